@@ -1,0 +1,362 @@
+"""Every choice of a run as one frozen, typed tree; defaults are the paper's (SPEC sections 2 to 7).
+
+Importing this file is cheap (no torch), so the command line can read presets and explain fields at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Weight = Annotated[float, Field(ge=0.0)]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, section by section."""
+    merged = dict(base)
+    for name, value in changes.items():
+        below = merged.get(name)
+        merged[name] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+class Section(BaseModel):
+    """A frozen part of the configuration that refuses unknown fields."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+# --- the model (SPEC section 2) --------------------------------------------------------------------------------------
+
+
+class BackboneConfig(Section):
+    name: str = "resnet101.tv_in1k"
+    """Any timm model that gives features at strides 4, 8, 16 and 32."""
+    weights: str = "hub"
+    """'hub' (pretrained, downloaded), 'none' (random), or the path of a .safetensors or state-dict file."""
+    frozen_batch_norm: bool = False
+    """Keep BatchNorm statistics fixed from the first step on."""
+    mean: tuple[float, float, float] | None = None
+    """Image mean in 0..1; by default what the backbone was trained with."""
+    std: tuple[float, float, float] | None = None
+    """Image standard deviation in 0..1; by default what the backbone was trained with."""
+
+
+class PixelDecoderConfig(Section):
+    dim: PositiveInt = 256
+    """Channels d of all pixel and query embeddings."""
+    layers: Annotated[int, Field(ge=0)] = 6
+    """Deformable encoder layers over strides 32, 16 and 8."""
+    heads: PositiveInt = 8
+    """Attention heads."""
+    points: PositiveInt = 4
+    """Sampling points per head and level."""
+    feedforward: PositiveInt = 1024
+    """Hidden width of the feed-forward layers."""
+
+
+class MaskDecoderConfig(Section):
+    num_queries: PositiveInt = 20
+    """Positional queries N: 20 on VOC, 100 on ADE20K."""
+    layers: PositiveInt = 9
+    """Decoder layers L."""
+    heads: PositiveInt = 8
+    """Attention heads."""
+    feedforward: PositiveInt = 2048
+    """Hidden width of the feed-forward layers."""
+
+
+class ClassDecoderConfig(Section):
+    heads: PositiveInt = 8
+    """Attention heads."""
+    feedforward: PositiveInt = 2048
+    """Hidden width of the feed-forward layer."""
+    level: Literal[8, 16, 32] = 32
+    """Stride of the pixel embedding that is read; 32 is the level that Mask2Former's first block reads."""
+    masked_attention: bool = False
+    """Let a proposal look only inside its own mask (ours; the paper's attention is unrestricted)."""
+    task_queries: bool = True
+    """One query per task; off: one query for all tasks (paper Table 7)."""
+
+
+class InferenceConfig(Section):
+    alpha: Share = 0.8
+    """Only proposals with objectness above this are recognised."""
+    overlap: Share = 0.8
+    """A segment must keep this share of its own mask after the merge."""
+    mask_threshold: Share = 0.5
+    """Mask probability from which a pixel belongs to a proposal."""
+
+
+_SIZES: dict[str, dict[str, Any]] = {
+    # For 64 to 128 px on a CPU: about half a million weights, no download.
+    "tiny": {
+        "backbone": {"name": "test_resnet", "weights": "none"},
+        "pixel_decoder": {"dim": 64, "layers": 1, "heads": 4, "points": 4, "feedforward": 128},
+        "mask_decoder": {"num_queries": 16, "layers": 3, "heads": 4, "feedforward": 128},
+        "class_decoder": {"heads": 4, "feedforward": 128, "level": 8, "masked_attention": True},
+    },
+    # For real photographs on a CPU.
+    "small": {
+        "backbone": {"name": "tf_efficientnet_lite0"},
+        "pixel_decoder": {"dim": 128, "layers": 2, "heads": 8, "points": 4, "feedforward": 256},
+        "mask_decoder": {"num_queries": 20, "layers": 6, "heads": 8, "feedforward": 512},
+        "class_decoder": {"heads": 8, "feedforward": 512, "level": 16, "masked_attention": True},
+    },
+    "r50": {"backbone": {"name": "resnet50.tv_in1k"}},
+    "r101": {"backbone": {"name": "resnet101.tv_in1k"}},
+}
+
+
+class ModelConfig(Section):
+    size: Literal["tiny", "small", "r50", "r101"] = "r101"
+    """Named size that fills every model field not given: r101 and r50 are the paper's."""
+    backbone: BackboneConfig = BackboneConfig()
+    pixel_decoder: PixelDecoderConfig = PixelDecoderConfig()
+    mask_decoder: MaskDecoderConfig = MaskDecoderConfig()
+    class_decoder: ClassDecoderConfig = ClassDecoderConfig()
+    inference: InferenceConfig = InferenceConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_size(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        defaults = _SIZES.get(str(given.get("size", "r101")), {})
+        given = {name: value.model_dump() if isinstance(value, Section) else value for name, value in given.items()}
+        return merge(defaults, given)
+
+    @model_validator(mode="after")
+    def _check_divisible(self) -> ModelConfig:
+        dim = self.pixel_decoder.dim
+        if dim % 32:
+            raise ValueError(f"pixel_decoder.dim is {dim} but GroupNorm needs a multiple of 32")
+        parts = {"pixel_decoder": self.pixel_decoder, "mask_decoder": self.mask_decoder, "class_decoder": self.class_decoder}
+        for name, part in parts.items():
+            if dim % part.heads:
+                raise ValueError(f"{name}.heads is {part.heads} but must divide pixel_decoder.dim = {dim}")
+        return self
+
+
+# --- losses (SPEC section 3) -----------------------------------------------------------------------------------------
+
+
+class MatchingConfig(Section):
+    bce: Weight = 5.0
+    """Weight of the mask cross-entropy in the matching cost."""
+    dice: Weight = 5.0
+    """Weight of the dice distance in the matching cost."""
+    objectness_cost: Weight = 0.0
+    """Subtract this times the objectness from the cost (ours, SPEC section 9; the paper matches masks only)."""
+    points: PositiveInt = 12544
+    """Random points per image on which costs are computed."""
+
+
+class MaskLossConfig(Section):
+    points: PositiveInt = 12544
+    """Points per mask on which the mask losses are computed."""
+    oversample: Annotated[float, Field(ge=1.0)] = 3.0
+    """Candidates drawn per point, from which the most uncertain are kept."""
+    importance: Share = 0.75
+    """Share of points chosen by uncertainty; the rest is uniform."""
+
+
+class ClassificationConfig(Section):
+    loss: Literal["focal", "cross_entropy"] = "focal"
+    """Recognition loss over the current classes (paper Table 7)."""
+    gamma: Weight = 2.0
+    """Focusing strength of the focal loss."""
+    negatives_for_new: bool = False
+    """Old objects are negatives for the new classes (ours, SPEC section 9)."""
+    negatives_for_old: bool = False
+    """New objects are negatives for the old classes, in place of matched class distillation (ours, SPEC section 9)."""
+
+
+class DistillationConfig(Section):
+    score: bool = True
+    """Distil objectness scores (Eq. 3)."""
+    mask: bool = True
+    """Distil mask proposals (Eq. 4)."""
+    position: bool = True
+    """Distil positional embeddings (Eq. 5)."""
+    unmatched_classes: bool = True
+    """Distil class predictions of confident unmatched proposals."""
+    matched_classes: bool = True
+    """Distil class predictions of matched proposals."""
+    auxiliary: bool = True
+    """Auxiliary old-versus-new classifier (DER, DyTox)."""
+    beta: Weight = 2.0
+    """Strength of the objectness re-weighting of Eq. 4 and 5."""
+    alpha: Share = 0.8
+    """Old objectness from which an unmatched proposal counts as an old object."""
+    all_layers: bool = False
+    """Distil objectness at every decoder layer, not only the last."""
+
+    @classmethod
+    def none(cls) -> DistillationConfig:
+        """Plain fine-tuning: nothing of the old model is kept."""
+        return cls(
+            score=False, mask=False, position=False, unmatched_classes=False, matched_classes=False, auxiliary=False
+        )
+
+
+class LossWeights(Section):
+    """Weights of the named terms; a distillation weight multiplies the weight of the loss that it mirrors."""
+
+    objectness: Weight = 2.0
+    no_object: Weight = 0.1
+    """Weight of unmatched queries inside the objectness loss."""
+    mask_bce: Weight = 5.0
+    mask_dice: Weight = 5.0
+    classification: Weight = 2.0
+    score_kd: Weight = 1.0
+    mask_kd: Weight = 1.0
+    position_kd: Weight = 1.0
+    unmatched_class_kd: Weight = 1.0
+    matched_class_kd: Weight = 1.0
+    auxiliary: Weight = 0.1
+    negatives_for_new: Weight = 1.0
+    negatives_for_old: Weight = 1.0
+
+
+class LossConfig(Section):
+    matching: MatchingConfig = MatchingConfig()
+    masks: MaskLossConfig = MaskLossConfig()
+    classification: ClassificationConfig = ClassificationConfig()
+    distillation: DistillationConfig = DistillationConfig()
+    weights: LossWeights = LossWeights()
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+class ContinualConfig(Section):
+    setting: str = "15-5"
+    """'B-I': B base classes, then I per step; or 'joint'."""
+    protocol: Literal["overlapped", "disjoint", "sequential"] = "overlapped"
+    """Which images a step sees and which of their classes are labelled."""
+    class_order: tuple[int, ...] | None = None
+    """Dataset class ids (1..C) in learning order; by default ascending."""
+    partition: str | None = None
+    """Folder of train-0.npy, train-1.npy, ... with fixed image indices per step (MiB's ADE20K tradition)."""
+
+
+class DataConfig(Section):
+    dataset: str = "shapes"
+    """shapes, voc, ade20k, coco, or folder."""
+    root: str | None = None
+    """Folder of the dataset; not needed for shapes."""
+    crop: PositiveInt = 512
+    """Training crop in pixels."""
+    scale: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
+    """Random rescaling relative to the crop (short side)."""
+    flip: bool = True
+    """Random horizontal flip."""
+    colour_jitter: bool = True
+    """SSD colour distortion."""
+    train_images: PositiveInt = 2000
+    """Training images of a generated dataset (shapes)."""
+    val_images: PositiveInt = 300
+    """Validation images of a generated dataset (shapes)."""
+    image_size: PositiveInt = 64
+    """Image side of a generated dataset (shapes), 64 to 128."""
+    seed: int = 0
+    """Seed of a generated dataset (shapes): which images exist, apart from the training seed."""
+    masks: Literal["semantic", "instance"] = "semantic"
+    """One target mask per class present, or per object where the dataset knows objects."""
+    workers: Annotated[int, Field(ge=0)] = 2
+    """Loader processes per training process."""
+
+
+class TrainingConfig(Section):
+    iterations: PositiveInt = 20000
+    """Iterations of the first step."""
+    iterations_per_class: PositiveInt = 1000
+    """Iterations per new class of every later step."""
+    batch_size: PositiveInt = 16
+    """Images per iteration over all devices."""
+    accumulate: PositiveInt = 1
+    """Split the batch into this many parts whose gradients are added up."""
+    learning_rate: PositiveFloat = 1e-4
+    """Learning rate of the first step."""
+    later_learning_rate: PositiveFloat = 5e-5
+    """Learning rate of later steps."""
+    backbone_factor: Weight = 0.1
+    """Learning-rate factor of the backbone."""
+    weight_decay: Weight = 0.05
+    """AdamW weight decay (none on norms and embeddings)."""
+    clip: Weight = 0.01
+    """Gradient norm limit of the whole model; 0 switches clipping off."""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Iterations of linear warm-up at the start of each step."""
+    power: Weight = 0.9
+    """Power of the polynomial schedule."""
+    freeze_batch_norm_later: bool = True
+    """Keep the backbone's BatchNorm statistics fixed after the first step."""
+    devices: PositiveInt = 1
+    """Devices per node."""
+    nodes: PositiveInt = 1
+    """Nodes."""
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Kind of device."""
+    strategy: str = "auto"
+    """lightning-fabric strategy, such as ddp."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """Numeric precision."""
+    log_every: PositiveInt = 50
+    """Iterations between log lines."""
+    checkpoint_every: PositiveInt = 500
+    """Iterations between checkpoints."""
+
+    @model_validator(mode="after")
+    def _check_split(self) -> TrainingConfig:
+        parts = self.devices * self.nodes * self.accumulate
+        if self.batch_size % parts:
+            raise ValueError(
+                f"batch_size is {self.batch_size} but must be a multiple of devices x nodes x accumulate = {parts}"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    batch_size: PositiveInt = 1
+    """Images per forward pass at evaluation."""
+    convention: Literal["paper", "no_background_in_base"] = "paper"
+    """Which convention the headline numbers follow; all are in results.json."""
+
+
+class RunConfig(Section):
+    """One continual run: what `config.yaml` in a run directory holds."""
+
+    method: Literal["comastre", "finetune", "joint"] = "comastre"
+    """How old knowledge is kept."""
+    seed: int = 0
+    """Seed of weights, order, augmentation and points."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    continual: ContinualConfig = ContinualConfig()
+    matching: MatchingConfig = MatchingConfig()
+    masks: MaskLossConfig = MaskLossConfig()
+    classification: ClassificationConfig = ClassificationConfig()
+    distillation: DistillationConfig = DistillationConfig()
+    weights: LossWeights = LossWeights()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def loss(self) -> LossConfig:
+        """The sections that the losses need, as one value."""
+        return LossConfig(
+            matching=self.matching,
+            masks=self.masks,
+            classification=self.classification,
+            distillation=self.distillation,
+            weights=self.weights,
+        )

@@ -1,0 +1,44 @@
+"""The values that travel between the parts of the model and to the losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PixelEmbeddings:
+    """What the pixel decoder gives for a batch of B images."""
+
+    levels: tuple[Tensor, Tensor, Tensor]
+    """E^1..E^3: (B, d, H/32, W/32), (B, d, H/16, W/16), (B, d, H/8, W/8)."""
+    mask_features: Tensor
+    """E^4: (B, d, H/4, W/4)."""
+    padding: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
+    """Per level (B, h, w), true where there is only padding; None where no image is padded."""
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Class-agnostic proposals: the prediction of one decoder layer."""
+
+    embeddings: Tensor
+    """Positional embeddings e: (B, N, d)."""
+    mask_logits: Tensor
+    """(B, N, H/4, W/4)."""
+    objectness_logits: Tensor
+    """(B, N)."""
+
+
+@dataclass(frozen=True)
+class StageOne:
+    """Everything that stage 1 gives for a batch."""
+
+    pixels: PixelEmbeddings
+    layers: tuple[Proposals, ...]
+    """L + 1 predictions: the raw queries' first, the last decoder layer's last."""
+
+    @property
+    def final(self) -> Proposals:
+        return self.layers[-1]
