@@ -1,0 +1,69 @@
+"""What every dataset gives: images with label maps in dataset ids, and which classes each image shows."""
+
+from __future__ import annotations
+
+import colorsys
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+IGNORE = 255
+"""Label of pixels that count neither in training nor in evaluation."""
+
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image with its ground truth."""
+
+    image: np.ndarray
+    """(H, W, 3) uint8."""
+    semantic: np.ndarray
+    """(H, W) uint8 dataset ids: 0 background or void, 1..C classes, 255 ignore."""
+    instances: np.ndarray | None
+    """(H, W) int32 object numbers, 0 where there is no object; None where the dataset does not know objects."""
+    image_id: str
+    """Name for messages and reports."""
+
+
+class SegmentationDataset(Protocol):
+    """A sequence of samples; attributes are read-only so that frozen classes fit."""
+
+    @property
+    def name(self) -> str:
+        """Short name, as in `data.dataset`."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """C names without background: dataset id i is class_names[i - 1]."""
+
+    @property
+    def colours(self) -> tuple[Colour, ...]:
+        """C + 1 colours for pictures, background first."""
+
+    @property
+    def has_background(self) -> bool:
+        """Whether id 0 is a real background (VOC, Shapes) rather than unlabelled pixels (ADE20K)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+    def presence(self) -> list[frozenset[int]]:
+        """The classes (1..C) of each image, without background and ignore."""
+
+
+def palette(num: int) -> tuple[Colour, ...]:
+    """`num` distinct colours, the first black for background; a longer palette starts with the shorter one."""
+    golden_ratio = 0.618033988749895
+    colours: list[Colour] = [(0, 0, 0)]
+    for index in range(num - 1):
+        # Hues a golden angle apart never come close early on; saturation and value tell later rounds apart.
+        hue = (0.02 + index * golden_ratio) % 1.0
+        saturation = (0.75, 0.5, 0.95)[index // 12 % 3]
+        value = (0.95, 0.65, 0.8)[index // 36 % 3]
+        red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
+        colours.append((round(red * 255), round(green * 255), round(blue * 255)))
+    return tuple(colours[:num])
