@@ -1,0 +1,115 @@
+"""Which query stands for which ground-truth mask: Hungarian matching over masks (SPEC sections 3 and 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from comastre.config import MatchingConfig
+from comastre.losses.points import sample_at
+from comastre.losses.reduce import upcast
+from comastre.losses.targets import Targets
+from comastre.model.outputs import Proposals
+
+
+class NonFiniteCost(ArithmeticError):  # noqa: N818 (it names what was found)
+    """A matching cost is NaN or infinite: the model's predictions have diverged."""
+
+
+def pairwise_bce(logits: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy (B, N, G), mean over points, of each logit row (B, N, P) against each target (B, G, P)."""
+    # BCE(x, t) = softplus(x) - x t, so that all pairs are one matrix product.
+    return F.softplus(logits).mean(-1)[..., None] - torch.einsum("bnp,bgp->bng", logits, targets) / logits.shape[-1]
+
+
+def pairwise_dice(logits: Tensor, targets: Tensor) -> Tensor:
+    """Dice distance (B, N, G), smoothing 1, of each logit row (B, N, P) against each target row (B, G, P)."""
+    probabilities = logits.sigmoid()
+    overlap = torch.einsum("bnp,bgp->bng", probabilities, targets)
+    areas = probabilities.sum(-1)[..., None] + targets.sum(-1)[:, None]  # (B, N, G)
+    return 1 - (2 * overlap + 1) / (areas + 1)
+
+
+@torch.no_grad()
+def matching_costs(layers: Sequence[Proposals], targets: Targets, points: Tensor, config: MatchingConfig) -> Tensor:
+    """Cost (K, B, N, G) of each pair of query and mask at K layers, on points (B, P, 2) shared by all masks."""
+    costs = []
+    # Matrix products would fall to half precision under autocast, too coarse to rank near-duplicate proposals.
+    with torch.autocast(points.device.type, enabled=False):
+        truth = sample_at(targets.masks, points)  # (B, G, P)
+        for layer in layers:
+            logits = sample_at(layer.mask_logits, points)  # (B, N, P)
+            at_points = truth.to(logits.dtype)
+            cost = config.bce * pairwise_bce(logits, at_points) + config.dice * pairwise_dice(logits, at_points)
+            if config.objectness_cost:
+                cost = cost - config.objectness_cost * upcast(layer.objectness_logits).sigmoid()[..., None]
+            costs.append(cost)
+    return torch.stack(costs)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The query of each ground-truth mask at K layers."""
+
+    query: Tensor
+    """(K, B, G) long; 0 where `valid` is false, so that it can always index."""
+    valid: Tensor
+    """(K, B, G) bool: false in padding rows and for masks that got no query because there are more masks."""
+    num_queries: int
+    host_query: Tensor
+    """(K, B, G) long on the host, -1 where no query: what a caller may read without asking the device."""
+    extra: Tensor | None = None
+    """The host's copy of the tensor that came along with the costs."""
+
+    @property
+    def matched(self) -> Tensor:
+        """(K, B, N) bool on the device: which queries have a mask; the rest is unmatched."""
+        return _occupied(torch.where(self.valid, self.query, self.num_queries), self.num_queries)
+
+    @property
+    def matched_on_host(self) -> Tensor:
+        """`matched`, computed on the host."""
+        places = torch.where(self.host_query >= 0, self.host_query, self.num_queries)
+        return _occupied(places, self.num_queries)
+
+
+def _occupied(query: Tensor, num_queries: int) -> Tensor:
+    """(K, B, N) bool, true at the places in `query` (K, B, G); place N takes what counts for nobody."""
+    places = torch.zeros(*query.shape[:2], num_queries + 1, dtype=torch.bool, device=query.device)
+    return places.scatter(2, query, True)[..., :num_queries]
+
+
+def assign(costs: Tensor, targets: Targets, extra: Tensor | None = None) -> Assignment:
+    """The cheapest assignment per layer and image for costs (K, B, N, G).
+
+    One device-to-host copy carries all costs and `extra` (any shape, such as the old model's objectness), and one copy
+    carries the assignment back. With more masks than queries the cheapest min(N, G) pairs are kept.
+    """
+    parts = [costs.detach()] if extra is None else [costs.detach(), extra.detach()]
+    on_host = torch.cat([part.to(costs.dtype).flatten() for part in parts]).cpu()
+    host_costs = on_host[: costs.numel()].reshape(costs.shape).numpy()  # (K, B, N, G)
+    host_extra = None if extra is None else on_host[costs.numel() :].reshape(extra.shape)
+
+    num_layers, num_images, num_queries, num_masks = costs.shape
+    query = np.full((num_layers, num_images, num_masks), -1, dtype=np.int64)
+    for image, count in enumerate(targets.counts):
+        for layer in range(num_layers):
+            cost = host_costs[layer, image, :, :count]
+            if not np.isfinite(cost).all():
+                raise NonFiniteCost(
+                    f"the matching costs of image {targets.image_ids[image]!r} at decoder prediction {layer} of "
+                    f"{num_layers} are NaN or infinite, so the model has diverged: lower training.learning_rate or use "
+                    "training.precision 32-true"
+                )
+            chosen_queries, chosen_masks = linear_sum_assignment(cost)
+            query[layer, image, chosen_masks] = chosen_queries
+
+    host_query = torch.from_numpy(query)
+    on_device = host_query.to(costs.device)
+    return Assignment(on_device.clamp(min=0), on_device >= 0, num_queries, host_query, host_extra)
