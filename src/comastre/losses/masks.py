@@ -1,0 +1,76 @@
+"""Mask losses on sampled points: binary cross-entropy and dice of matched proposals (Eq. 1, second line)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comastre.config import MaskLossConfig
+from comastre.losses.matching import Assignment
+from comastre.losses.points import PointCounts, sample_each, uncertain_points
+from comastre.losses.reduce import average_over_processes, mean_over, upcast
+from comastre.losses.targets import Targets
+from comastre.model.outputs import Proposals
+
+
+def average_num_masks(count: int, device: torch.device | str) -> Tensor:
+    """Masks per process, averaged over processes, at least 1: what Mask2Former divides the mask losses by."""
+    return average_over_processes(torch.tensor(float(count), device=device)).clamp(min=1)
+
+
+def mask_bce(logits: Tensor, targets: Tensor, weights: Tensor, normaliser: Tensor | float) -> Tensor:
+    """Binary cross-entropy of logits (B, G, P): mean over points, then sum weighted by (B, G) / normaliser."""
+    logits = upcast(logits)
+    per_point = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+    return mean_over(per_point.mean(-1), weights, normaliser)
+
+
+def mask_dice(logits: Tensor, targets: Tensor, weights: Tensor, normaliser: Tensor | float) -> Tensor:
+    """Dice loss, smoothing 1, of logits (B, G, P): sum weighted by (B, G) / normaliser."""
+    probabilities = upcast(logits).sigmoid()
+    targets = targets.to(probabilities.dtype)
+    overlap = (probabilities * targets).sum(-1)  # (B, G)
+    areas = probabilities.sum(-1) + targets.sum(-1)
+    return mean_over(1 - (2 * overlap + 1) / (areas + 1), weights, normaliser)
+
+
+def take_queries(values: Tensor, query: Tensor) -> Tensor:
+    """Rows of values (B, N, ...) at indices (B, M): (B, M, ...)."""
+    trailing = values.shape[2:]
+    index = query.reshape(*query.shape, *(1 for _ in trailing)).expand(*query.shape, *trailing)
+    return values.gather(1, index)
+
+
+def matched_mask_losses(
+    layers: Sequence[Proposals],
+    targets: Targets,
+    assignment: Assignment,
+    candidates: Tensor,
+    uniform: Tensor,
+    config: MaskLossConfig,
+    num_masks: Tensor | float,
+) -> tuple[Tensor, Tensor]:
+    """(BCE, dice) of the matched masks, summed over all K layers (deep supervision), each divided by `num_masks`.
+
+    `candidates` (B, C, 2) and `uniform` (B, U, 2) are drawn by the caller in the numbers of `PointCounts.of(config)`
+    and serve all layers; the most uncertain ones are chosen for every mask at every layer.
+    """
+    num_layers, num_images, largest = assignment.query.shape
+    # All layers of an image side by side, so that each step below is one call: (B, K * G, h, w).
+    logits = torch.cat(
+        [take_queries(layer.mask_logits, query) for layer, query in zip(layers, assignment.query, strict=True)], dim=1
+    )
+    points = uncertain_points(logits, candidates, uniform, PointCounts.of(config).important)  # (B, K * G, P, 2)
+    num_points = points.shape[2]
+    at_points = sample_each(logits, points)  # (B, K * G, P)
+
+    # A ground-truth mask is read at the points of all layers at once: its full-size map is never copied per layer.
+    by_mask = points.reshape(num_images, num_layers, largest, num_points, 2).transpose(1, 2)  # (B, G, K, P, 2)
+    truth = sample_each(targets.masks, by_mask.flatten(2, 3))  # (B, G, K * P)
+    truth = truth.reshape(num_images, largest, num_layers, num_points).transpose(1, 2).flatten(1, 2)  # (B, K * G, P)
+
+    valid = assignment.valid.transpose(0, 1).flatten(1)  # (B, K * G)
+    return mask_bce(at_points, truth, valid, num_masks), mask_dice(at_points, truth, valid, num_masks)
