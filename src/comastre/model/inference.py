@@ -1,0 +1,145 @@
+"""From proposals to a label map: alpha filter, recognition, panoptic-style merge (SPEC section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comastre.config import InferenceConfig
+from comastre.model.segmenter import Segmenter
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One recognised object or region of an image."""
+
+    query: int
+    """Which proposal it comes from."""
+    class_index: int
+    """Class in learning order, 0-based without background."""
+    score: float
+    """Objectness times class probability."""
+    area: int
+    """Pixels in the segment map."""
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """The result for one image, at its original size (H, W), with the proposals it was made of."""
+
+    label_map: Tensor
+    """(H, W) long: 0 background, k + 1 for class k."""
+    segment_map: Tensor
+    """(H, W) long: 0 where nobody took the pixel, i + 1 for segments[i]."""
+    segments: tuple[Segment, ...]
+    objectness: Tensor
+    """(N,) of every proposal."""
+    class_scores: Tensor
+    """(N, C) class probabilities; zero rows for proposals at or below alpha."""
+    mask_logits: Tensor
+    """(N, h, w) of every proposal, stride 4, padding cut off."""
+    mask_threshold: float
+
+    def proposal_masks(self) -> Tensor:
+        """(N, H, W) bool: every proposal's mask at the original size."""
+        height, width = self.label_map.shape
+        return _resize(self.mask_logits, (height, width)).sigmoid() >= self.mask_threshold
+
+
+@torch.no_grad()
+def segment(
+    model: Segmenter,
+    images: Tensor,
+    padding: Tensor | None = None,
+    sizes: Sequence[Size] | None = None,
+    original_sizes: Sequence[Size] | None = None,
+) -> list[Segmentation]:
+    """Segment images (B, 3, H, W) in 0..1.
+
+    `sizes` are the parts of a padded batch that hold pixels; `original_sizes` those of the results where images were
+    resized before.
+    """
+    batch, _, height, width = images.shape
+    sizes = list(sizes or [(height, width)] * batch)
+    results = list(original_sizes or sizes)
+    settings = model.config.inference
+    stage_one = model.propose(images, padding, every_layer=False)
+    proposals = stage_one.final
+    objectness = proposals.objectness_logits.float().sigmoid()  # (B, N)
+
+    # Stage 2 sees confident proposals only: the batch's largest number of them, most confident first.
+    confident = objectness > settings.alpha
+    most = int(confident.sum(dim=1).max())
+    chosen = objectness.topk(most, dim=1).indices  # (B, M)
+    class_scores = objectness.new_zeros(*objectness.shape, model.num_classes)
+    if most:
+        embeddings = _take(proposals.embeddings, chosen)
+        masks = _take(proposals.mask_logits, chosen) if model.config.class_decoder.masked_attention else None
+        recognised = model.recognise(stage_one.pixels, embeddings, masks).class_logits.float().sigmoid()
+        class_scores.scatter_(1, chosen[..., None].expand_as(recognised), recognised)
+        class_scores *= confident[..., None]
+
+    segmentations = []
+    for image in range(batch):
+        logits = _cut_padding(proposals.mask_logits[image].float(), (height, width), sizes[image])
+        segmentations.append(merge(logits, objectness[image], class_scores[image], results[image], settings))
+    return segmentations
+
+
+def merge(
+    mask_logits: Tensor, objectness: Tensor, class_scores: Tensor, size: Size, settings: InferenceConfig
+) -> Segmentation:
+    """Give each pixel of one image to the proposal with the largest score x mask probability.
+
+    mask_logits (N, h, w), objectness (N,), class_scores (N, C). A proposal keeps its pixels only where they are at
+    least `overlap` of its own mask; of equal proposals the first wins.
+    """
+    label_map = torch.zeros(size, dtype=torch.long, device=mask_logits.device)
+    segment_map = torch.zeros_like(label_map)
+    kept = (objectness > settings.alpha).nonzero().squeeze(1)  # (K,)
+    segments: list[Segment] = []
+    if len(kept) and class_scores.shape[1]:
+        probability, class_index = class_scores[kept].max(dim=1)
+        scores = objectness[kept] * probability
+        masks = _resize(mask_logits[kept], size).sigmoid()  # (K, H, W)
+        winner = (masks * scores[:, None, None]).argmax(dim=0)  # (H, W)
+        inside = masks >= settings.mask_threshold  # (K, H, W)
+        mine = inside.gather(0, winner[None]).squeeze(0)  # (H, W): the pixel lies in its winner's own mask
+        areas = torch.bincount(winner[mine], minlength=len(kept))
+        own = inside.flatten(1).sum(dim=1)
+        accepted = (areas > 0) & (areas >= settings.overlap * own)
+        numbers = torch.where(accepted, accepted.cumsum(0), 0)
+        segment_map = torch.where(mine, numbers[winner], 0)
+        label_map = torch.where(segment_map > 0, class_index[winner] + 1, 0)
+        columns = (kept[accepted], class_index[accepted], scores[accepted], areas[accepted])
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        segments = [Segment(query, index, score, area) for query, index, score, area in rows]
+    return Segmentation(
+        label_map, segment_map, tuple(segments), objectness, class_scores, mask_logits, settings.mask_threshold
+    )
+
+
+def _cut_padding(mask_logits: Tensor, padded: Size, size: Size) -> Tensor:
+    """The part of stride-4 masks that covers the image; exact where the image size is a multiple of four."""
+    if padded == size:
+        return mask_logits
+    full = _resize(mask_logits, padded)[..., : size[0], : size[1]]
+    return _resize(full, (-(-size[0] // 4), -(-size[1] // 4)))
+
+
+def _resize(masks: Tensor, size: Size) -> Tensor:
+    if tuple(masks.shape[-2:]) == size:
+        return masks
+    return F.interpolate(masks[None], size=size, mode="bilinear", align_corners=False)[0]
+
+
+def _take(rows: Tensor, index: Tensor) -> Tensor:
+    """Rows (B, N, ...) at index (B, M)."""
+    shape = index.shape + (1,) * (rows.dim() - 2)
+    return rows.gather(1, index.view(shape).expand(*index.shape, *rows.shape[2:]))

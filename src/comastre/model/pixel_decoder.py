@@ -1,0 +1,107 @@
+"""Mask2Former's pixel decoder: deformable attention over strides 32, 16 and 8, then one FPN step to stride 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comastre.config import PixelDecoderConfig
+from comastre.model.attention import FeedForward
+from comastre.model.deformable_attention import DeformableAttention
+from comastre.model.outputs import PixelEmbeddings
+from comastre.model.positions import sine_positions
+
+_GROUPS = 32
+_LEVELS = 3
+
+
+class DeformableLayer(nn.Module):
+    """Deformable self-attention over all levels, then a feed-forward block; post-norm."""
+
+    def __init__(self, config: PixelDecoderConfig) -> None:
+        super().__init__()
+        self.attention = DeformableAttention(config.dim, config.heads, _LEVELS, config.points)
+        self.attention_norm = nn.LayerNorm(config.dim)
+        self.feedforward = FeedForward(config.dim, config.feedforward)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        reference: Tensor,
+        shapes: Sequence[tuple[int, int]],
+        padding: Tensor | None,
+    ) -> Tensor:
+        attended = self.attention(tokens + positions, tokens, reference, shapes, padding)
+        return self.feedforward(self.attention_norm(tokens + attended))
+
+
+class PixelDecoder(nn.Module):
+    """Backbone maps (strides 4, 8, 16, 32) to E^1..E^3 (strides 32, 16, 8) and E^4 (stride 4)."""
+
+    def __init__(self, channels: Sequence[int], config: PixelDecoderConfig) -> None:
+        super().__init__()
+        self.dim = config.dim
+        # Coarse to fine, as the levels are read.
+        self.projections = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(width, config.dim, 1), nn.GroupNorm(_GROUPS, config.dim))
+            for width in reversed(channels[1:])
+        )
+        self.level_embedding = nn.Embedding(_LEVELS, config.dim)
+        self.layers = nn.ModuleList(DeformableLayer(config) for _ in range(config.layers))
+        self.lateral = nn.Sequential(
+            nn.Conv2d(channels[0], config.dim, 1, bias=False), nn.GroupNorm(_GROUPS, config.dim)
+        )
+        self.smooth = nn.Sequential(
+            nn.Conv2d(config.dim, config.dim, 3, padding=1, bias=False), nn.GroupNorm(_GROUPS, config.dim), nn.ReLU()
+        )
+        self.mask_projection = nn.Conv2d(config.dim, config.dim, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_uniform_(module.weight, a=1)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, features: Sequence[Tensor], padding: Tensor | None = None) -> PixelEmbeddings:
+        """`padding` (B, H, W) is true where an image of the batch has no pixels."""
+        maps = [project(feature) for project, feature in zip(self.projections, reversed(features[1:]), strict=True)]
+        shapes = [(level.shape[-2], level.shape[-1]) for level in maps]
+        paddings = [None if padding is None else _shrink_padding(padding, shape) for shape in shapes]
+
+        tokens = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)  # (B, S, d)
+        positions = torch.cat(
+            [
+                sine_positions(shape, self.dim, tokens.device, mask).to(tokens.dtype) + embedding
+                for shape, mask, embedding in zip(shapes, paddings, self.level_embedding.weight, strict=True)
+            ],
+            dim=1,
+        )  # (1 or B, S, d)
+        reference = torch.cat([_pixel_centres(shape, tokens.device) for shape in shapes])  # (S, 2)
+        flat_padding = None if padding is None else torch.cat([mask.flatten(1) for mask in paddings if mask is not None], 1)
+        for layer in self.layers:
+            tokens = layer(tokens, positions, reference, shapes, flat_padding)
+
+        coarse, middle, fine = (
+            part.transpose(1, 2).unflatten(2, shape)
+            for part, shape in zip(tokens.split([h * w for h, w in shapes], dim=1), shapes, strict=True)
+        )
+        lateral = self.lateral(features[0])
+        upsampled = F.interpolate(fine, size=lateral.shape[-2:], mode="bilinear", align_corners=False)
+        mask_features = self.mask_projection(self.smooth(lateral + upsampled))
+        return PixelEmbeddings((coarse, middle, fine), mask_features, (paddings[0], paddings[1], paddings[2]))
+
+
+def _pixel_centres(shape: tuple[int, int], device: torch.device) -> Tensor:
+    """(h * w, 2): x and y of every pixel centre in 0..1."""
+    height, width = shape
+    rows = (torch.arange(height, device=device, dtype=torch.float32) + 0.5) / height
+    columns = (torch.arange(width, device=device, dtype=torch.float32) + 0.5) / width
+    return torch.stack((columns.repeat(height), rows.repeat_interleave(width)), dim=-1)
+
+
+def _shrink_padding(padding: Tensor, shape: tuple[int, int]) -> Tensor:
+    """(B, h, w): true where a cell of the level starts in padding."""
+    return F.interpolate(padding[:, None].float(), size=shape, mode="nearest")[:, 0].bool()
