@@ -1,0 +1,226 @@
+"""The command `comastre`: one function per verb; a verb imports what is heavy itself, so that help is instant."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import inspect
+import io
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from comastre import __version__
+from comastre.console import complain, say, table
+from comastre.errors import UserError
+from comastre.overrides import UsageError, config_fields, split_overrides
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+Source = Annotated[str, tyro.conf.arg(metavar="PRESET_OR_YAML")]
+Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+ModelName = Annotated[str, tyro.conf.arg(metavar="MODEL")]
+Images = Annotated[list[Path], tyro.conf.arg(metavar="IMAGES")]
+
+
+def demo() -> int:
+    """Learn a stream of classes on built-in data, with no download, and show what was forgotten."""
+    from comastre.demo import demo
+
+    demo()
+    return DONE
+
+
+def train(
+    source: tyro.conf.Positional[Source],
+    /,
+    out: Out,
+    fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
+) -> int:
+    """Run all steps of a stream; started again with the same --out it resumes where it stopped.
+
+    Any field of the configuration can be given as --section.field value.
+
+    Args:
+        source: A preset (see `comastre presets`) or a YAML file.
+        out: Run directory: configuration, checkpoints, results and a model per step.
+        fresh: Start over instead of resuming; the old run is kept aside.
+        overrides: Fields from the command line, already split off.
+    """
+    from comastre.settings import load_config
+
+    config = load_config(source, overrides)
+    try:
+        from comastre.training.run import run
+    except ModuleNotFoundError as error:
+        if error.name != "comastre.training.run":
+            raise
+        raise UserError("this version cannot train yet: the training engine is not part of it") from None
+    run(config, out, fresh=fresh)
+    return DONE
+
+
+def predict(
+    model: tyro.conf.Positional[ModelName],
+    images: tyro.conf.Positional[Images],
+    /,
+    out: Out,
+    device: str = "cpu",
+) -> int:
+    """Segment images with a trained model.
+
+    Args:
+        model: Folder of a model bundle, or its id on the hub.
+        images: Image files, or folders of them.
+        out: Folder for a label map (.png) and its segments (.json) per image.
+        device: cpu, cuda or mps.
+    """
+    from comastre.predict import predict_files
+
+    written = predict_files(model, images, out, device=device)
+    say(f"{len(written)} label {'map' if len(written) == 1 else 'maps'} in {out}")
+    return DONE
+
+
+def presets() -> int:
+    """List the presets with what they are and what they need."""
+    from comastre.settings import presets
+
+    say(table([("PRESET", "NEEDS", "WHAT IT IS"), *((each.name, each.needs, each.about) for each in presets())], 0))
+    return DONE
+
+
+def doctor() -> int:
+    """Say what this machine has, what is wrong and how to fix it."""
+    from comastre.doctor import diagnose, render
+
+    checks = diagnose()
+    say(render(checks))
+    return FAILED if any(check.status == "fail" for check in checks) else DONE
+
+
+VERBS: dict[str, Callable[..., int]] = {
+    "demo": demo,
+    "train": train,
+    "predict": predict,
+    "presets": presets,
+    "doctor": doctor,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with 0 (done), 1 (failed), 2 (usage) or 130 (interrupted)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        code = dispatch(given)
+    except UserError as error:
+        if debug:
+            raise
+        complain(str(error))
+        code = USAGE if isinstance(error, UsageError) else FAILED
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        complain("interrupted")
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; the interpreter must not flush into the closed pipe at exit.
+        sys.stdout = io.StringIO()
+        code = DONE
+    except Exception as error:
+        if debug:
+            raise
+        complain(f"{type(error).__name__}: {error} (this should not happen; --debug shows where)")
+        code = FAILED
+    sys.exit(code)
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Find the verb, read its arguments and run it."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        say(overview())
+        return DONE if arguments else USAGE
+    if arguments[0] == "--version":
+        say(f"comastre {__version__}")
+        return DONE
+    verb, *rest = arguments
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        raise UsageError(
+            f"there is no command {verb!r}: " + (f"did you mean {near[0]}?" if near else f"choose {', '.join(VERBS)}")
+        )
+    call = _read_train(rest) if verb == "train" else _read(VERBS[verb], verb, rest)
+    return call()
+
+
+def overview() -> str:
+    """The text of `comastre --help`."""
+    rows = [(name, (inspect.getdoc(verb) or "").splitlines()[0]) for name, verb in VERBS.items()]
+    options = [("--help", "Show this, or with a command its arguments."), ("--version", "Show the version.")]
+    options.append(("--debug", "Show the traceback of an error."))
+    return (
+        "usage: comastre COMMAND [ARGUMENTS]\n\n"
+        "Teach a segmentation model new classes without the old images and without forgetting the old classes.\n\n"
+        f"commands:\n{table(rows)}\n\noptions:\n{table(options)}"
+    )
+
+
+def field_help() -> str:
+    """All configuration fields with defaults and descriptions, grouped by section."""
+    lines = ["fields (leading sections may be left out where that is unique; model defaults are those of size r101):"]
+    fields = list(config_fields())
+    for section in dict.fromkeys(each.section for each in fields):
+        rows = [
+            (f"--{each.name}", _shown(each.default), " ".join(filter(None, (each.description, each.choices))))
+            for each in fields
+            if each.section == section
+        ]
+        lines += ["", f"{section or 'run'}:", table(rows)]
+    return "\n".join(lines)
+
+
+def _shown(default: Any) -> str:
+    return "-" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _read_train(rest: Sequence[str]) -> Callable[[], int]:
+    """The call of `train`, whose fields are split off before tyro reads its own arguments."""
+    if "--help" in rest or "-h" in rest:
+        with contextlib.suppress(SystemExit):
+            _read(train, "train", ["--help"])
+        say(field_help())
+        raise SystemExit(DONE)
+    overrides, own = split_overrides(rest, ("out", "fresh"))
+    return functools.partial(_read(train, "train", own), overrides=overrides)
+
+
+def _read(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable[..., int]:
+    """The call that the arguments ask for, not yet made; tyro's framed complaint becomes one sentence."""
+
+    @functools.wraps(verb)
+    def call_later(*args: Any, **kwargs: Any) -> Any:
+        return functools.partial(verb, *args, **kwargs)
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(call_later, args=list(rest), prog=f"comastre {name}")
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UsageError(f"{_unframed(complaint.getvalue())}; see `comastre {name} --help`") from None
+
+
+def _unframed(text: str) -> str:
+    """One line of what stands in tyro's frame (drawn with lines or, without UTF-8, with dashes)."""
+    title, *lines = (line.strip("│ ") for line in text.splitlines())
+    said = itertools.takewhile(lambda line: not line.startswith("For full helptext"), lines)
+    return " ".join(line for line in said if line.strip("─-╰╯ ")).rstrip(".") or title

@@ -1,0 +1,31 @@
+"""What the program says on the terminal: plain lines, so that pipes and logs stay readable."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+
+
+def say(line: str = "") -> None:
+    """One line on standard output."""
+    sys.stdout.write(f"{line}\n")
+
+
+def complain(line: str) -> None:
+    """One line on standard error, however many lines the text had."""
+    sys.stderr.write(f"comastre: {' '.join(line.split())}\n")
+
+
+def table(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
+    """Columns of text; the last column wraps at the terminal's width under its own start."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    start = indent + sum(widths) + 2 * len(widths)
+    room = max(30, shutil.get_terminal_size((120, 24)).columns - start)
+    lines = []
+    for row in rows:
+        head = " " * indent + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+        first, *more = textwrap.wrap(row[-1], room) or [""]
+        lines += [f"{head}{first}".rstrip(), *(" " * start + line for line in more)]
+    return "\n".join(lines)
