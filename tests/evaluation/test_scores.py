@@ -17,6 +17,7 @@ from comastre.evaluation.scores import (
     fold,
     forgetting,
     iou_per_label,
+    task_confusion,
 )
 
 # Background, two base classes, one incremented class, one class not learned yet.
@@ -77,6 +78,11 @@ def test_a_class_that_is_nowhere_is_left_out_of_means_and_a_missed_class_counts_
 def test_predicting_a_class_before_it_is_learned_is_an_error() -> None:
     with pytest.raises(ValueError, match="beyond the 2 learned"):
         fold(MATRIX, num_learned=2)
+
+
+def test_confusion_between_tasks_by_hand() -> None:
+    # Background with the future class in it; class 1 and 2 together; the new class.
+    assert task_confusion(MATRIX, tasks=[2, 1]).tolist() == [[55, 5, 3], [4, 31, 5], [6, 0, 12]]
 
 
 def slow_miou(predictions: list[int], truths: list[int], labels: list[int], learned: int, ignore_future: bool) -> float:

@@ -80,6 +80,14 @@ def all_conventions(matrix: Tensor, tasks: Sequence[int]) -> dict[str, Miou]:
     return {name: mean_iou(matrix, tasks, convention) for name, convention in CONVENTIONS.items()}
 
 
+def task_confusion(matrix: Tensor, tasks: Sequence[int]) -> Tensor:
+    """Pixels by true and predicted task, background first: (1 + tasks, 1 + tasks); shows old taken for new."""
+    folded = fold(matrix, sum(tasks))
+    groups = [1, *tasks]
+    by_rows = torch.stack([rows.sum(dim=0) for rows in folded.split(groups, dim=0)])
+    return torch.stack([columns.sum(dim=1) for columns in by_rows.split(groups, dim=1)], dim=1)
+
+
 def average(scores: Sequence[Miou]) -> float:
     """`avg`: the mean of `all` over the steps so far; nan if no step has one."""
     known = [score.all for score in scores if not math.isnan(score.all)]
