@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from comastre.evaluation.evaluate import Prediction, evaluate, true_masks
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import ClassErrors, Results, StepResult
 
-CONFIG = RunConfig()
+CONFIG = RunConfig.model_validate({"data": {"workers": 0}})
+BATCHES_OF_TWO = RunConfig.model_validate({"data": {"workers": 0}, "evaluation": {"batch_size": 2}})
 
 
 @dataclass(frozen=True)
@@ -43,35 +44,13 @@ class FakeDataset:
         return [frozenset(np.unique(sample.semantic).tolist()) - {0, 255} for sample in self.samples]
 
 
-@dataclass(frozen=True)
-class FakeBatch:
-    images: Tensor
-    padding: Tensor | None
-    samples: tuple[Sample, ...]
-
-
-def fake_batches(dataset: FakeDataset, size: int, rank: int = 0, world_size: int = 1) -> Iterator[FakeBatch]:
-    """Every image once over all ranks; the last batch of a rank may be partial or a rank may have one batch less."""
-    mine = dataset.samples[rank::world_size]
-    for first in range(0, len(mine), size):
-        samples = mine[first : first + size]
-        height, width = (max(sample.semantic.shape[axis] for sample in samples) for axis in (0, 1))
-        images = torch.zeros(len(samples), 3, height, width)
-        padding = torch.ones(len(samples), height, width, dtype=torch.bool)
-        for row, sample in enumerate(samples):
-            rows, columns = sample.semantic.shape
-            images[row, :, :rows, :columns] = torch.from_numpy(sample.image).permute(2, 0, 1) / 255
-            padding[row, :rows, :columns] = False
-        yield FakeBatch(images, padding, samples)
-
-
 def red_channel_model(
     images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]], num_learned: int = 2
 ) -> list[Prediction]:
     """Reads labels from the red channel: 40 * label; proposals are its segments, class 0's unsure."""
     predictions = []
     for image, (height, width) in zip(images, sizes, strict=True):
-        labels = (image[0, :height, :width] * 255 / 40).round().long()
+        labels = (image[0, :height, :width] // 40).long()
         labels[labels > num_learned] = 0
         masks = torch.stack([labels == label for label in range(1, num_learned + 1)])
         objectness = torch.tensor([0.5] + [0.9] * (num_learned - 1))
@@ -115,7 +94,7 @@ def hand_made() -> FakeDataset:
 def test_hand_computed_step() -> None:
     dataset = hand_made()
     scenario = scenario_of(dataset)
-    result = evaluate(red_channel_model, dataset, scenario, 1, CONFIG, batches=fake_batches(dataset, 1), seconds=3.5)
+    result = evaluate(red_channel_model, dataset, scenario, 1, CONFIG, seconds=3.5)
     assert (result.step, result.new_classes, result.images, result.seconds) == (1, ("cat",), 1, 3.5)
     # Cow 3 / 3; cat 3 hits of 4 true and 5 predicted; background (the dog) 2 hits of 4 true and 3 predicted.
     assert result.per_class == pytest.approx({"background": 40.0, "cow": 100.0, "cat": 50.0})
@@ -136,7 +115,7 @@ def test_a_class_not_learned_yet_counts_as_background() -> None:
     def only_cows(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Prediction]:
         return red_channel_model(images, padding, sizes, num_learned=1)
 
-    result = evaluate(only_cows, dataset, scenario_of(dataset), 0, CONFIG, batches=fake_batches(dataset, 1))
+    result = evaluate(only_cows, dataset, scenario_of(dataset), 0, CONFIG)
     assert result.per_class == {"background": 100.0, "cow": 100.0}
     assert result.conventions["paper"].inc is None
     assert result.recall_per_class.keys() == result.errors.keys() == {"cow"}
@@ -145,8 +124,8 @@ def test_a_class_not_learned_yet_counts_as_background() -> None:
 def test_images_of_a_batch_score_as_images_alone() -> None:
     dataset = noisy_dataset(7)
     scenario = scenario_of(dataset)
-    alone = evaluate(red_channel_model, dataset, scenario, 1, CONFIG, batches=fake_batches(dataset, 1))
-    together = evaluate(red_channel_model, dataset, scenario, 1, CONFIG, batches=fake_batches(dataset, 3))
+    alone = evaluate(red_channel_model, dataset, scenario, 1, CONFIG)
+    together = evaluate(red_channel_model, dataset, scenario, 1, BATCHES_OF_TWO)
     assert alone == together
     assert 20 < alone.conventions["paper"].all < 95  # the example is neither perfect nor hopeless
 
@@ -170,9 +149,9 @@ def test_recall_goes_by_objects_where_the_config_says_so() -> None:
     dataset = FakeDataset((sample_of(semantic, np.array([[1, 1, 0, 0, 0]]), "two", instances), *hand_made().samples))
     scenario = scenario_of(dataset)
     first = replace(dataset, samples=dataset.samples[:1])
-    by_object = RunConfig(data={"masks": "instance"})  # type: ignore[arg-type]
-    per_class = evaluate(red_channel_model, first, scenario, 0, CONFIG, batches=fake_batches(first, 1))
-    per_object = evaluate(red_channel_model, first, scenario, 0, by_object, batches=fake_batches(first, 1))
+    by_object = RunConfig.model_validate({"data": {"workers": 0, "masks": "instance"}})
+    per_class = evaluate(red_channel_model, first, scenario, 0, CONFIG)
+    per_object = evaluate(red_channel_model, first, scenario, 0, by_object)
     assert per_class.recall.all == 10.0  # half of all cows: 0.5
     assert per_object.recall.all == 50.0  # one cow whole, the other not at all
 
@@ -180,7 +159,7 @@ def test_recall_goes_by_objects_where_the_config_says_so() -> None:
 def test_an_empty_dataset_is_a_users_error() -> None:
     dataset = FakeDataset(())
     with pytest.raises(UserError, match="validation set of 'fake' has no images"):
-        evaluate(red_channel_model, dataset, scenario_of(hand_made()), 0, CONFIG, batches=[])
+        evaluate(red_channel_model, dataset, scenario_of(hand_made()), 0, CONFIG)
 
 
 def results_with(result: StepResult) -> Results:
@@ -193,8 +172,7 @@ def evaluate_in_process(rank: int, world_size: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world_size)
     try:
         dataset = noisy_dataset(5)
-        batches = fake_batches(dataset, 2, rank, world_size)
-        result = evaluate(red_channel_model, dataset, scenario_of(dataset), 1, CONFIG, batches=batches)
+        result = evaluate(red_channel_model, dataset, scenario_of(dataset), 1, BATCHES_OF_TWO)
         results_with(result).write(Path(folder) / f"{rank}.json")
     finally:
         distributed.destroy_process_group()
@@ -204,6 +182,6 @@ def test_two_processes_with_a_partial_last_batch_give_the_result_of_one(tmp_path
     # Five images in batches of two: rank 0 gets 2 + 1 images, rank 1 gets 2 and is done one batch earlier.
     multiprocessing.spawn(evaluate_in_process, args=(2, str(tmp_path)), nprocs=2)
     dataset = noisy_dataset(5)
-    single = evaluate(red_channel_model, dataset, scenario_of(dataset), 1, CONFIG, batches=fake_batches(dataset, 2))
+    single = evaluate(red_channel_model, dataset, scenario_of(dataset), 1, BATCHES_OF_TWO)
     for rank in range(2):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == results_with(single).as_json()

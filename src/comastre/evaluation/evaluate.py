@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from comastre.config import RunConfig
 from comastre.continual.scenario import Scenario
 from comastre.data.dataset import SegmentationDataset
+from comastre.data.loading import evaluation_batches
 from comastre.errors import UserError
 from comastre.evaluation.confusion import IGNORE, ConfusionMatrix
 from comastre.evaluation.recall import ErrorSplit, RecallCounter, error_split, mask_overlaps
@@ -68,22 +69,15 @@ def evaluate(
     *,
     device: torch.device | str = "cpu",
     seconds: float = 0.0,
-    batches: Iterable[Any] | None = None,
 ) -> StepResult:
     """Score a model after `step` on every image of `dataset`; all processes call it and all get the same result.
 
-    `seconds` is the step's wall time, recorded as given. `batches` (this process's share) replaces the dataset's own;
-    each has images, padding and samples.
+    `seconds` is the step's wall time, recorded as given.
     """
     if len(dataset) == 0:
         raise UserError(f"the validation set of '{dataset.name}' has no images; check data.root.")
-    if batches is None:
-        from comastre.data.loading import evaluation_batches
-
-        parallel = distributed.is_available() and distributed.is_initialized()
-        rank, world_size = (distributed.get_rank(), distributed.get_world_size()) if parallel else (0, 1)
-        batches = evaluation_batches(dataset, config.evaluation.batch_size, rank, world_size)
-
+    parallel = distributed.is_available() and distributed.is_initialized()
+    rank, world_size = (distributed.get_rank(), distributed.get_world_size()) if parallel else (0, 1)
     tasks = [len(task.new_classes) for task in scenario.tasks[: step + 1]]
     num_learned, num_classes = sum(tasks), len(scenario.class_order)
     alpha = config.model.inference.alpha
@@ -95,10 +89,12 @@ def evaluate(
     confusion = ConfusionMatrix(num_classes + 1, counting_device)
     recall = RecallCounter(num_learned, alpha, counting_device)
     errors = ErrorSplit.zeros(num_learned)
+    batches = evaluation_batches(dataset, config.evaluation.batch_size, rank, world_size, config.data.workers)
     for batch in batches:
         sizes = [sample.semantic.shape for sample in batch.samples]
         padding = None if batch.padding is None else batch.padding.to(device)
-        with torch.inference_mode():
+        # Not inference_mode: a tensor that the model caches meanwhile could not be used in training afterwards.
+        with torch.no_grad():
             predictions = predict(batch.images.to(device), padding, sizes)
         for sample, prediction in zip(batch.samples, predictions, strict=True):
             labels = lookup[sample.semantic]  # (H, W)

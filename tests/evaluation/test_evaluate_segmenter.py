@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import pytest
+import torch
+
+from comastre.config import InferenceConfig, ModelConfig, RunConfig
+from comastre.continual.scenario import build_scenario
+from comastre.data.shapes import Shapes
+from comastre.evaluation.segmenter import as_prediction, evaluate_model
+from comastre.model.inference import merge
+from comastre.model.segmenter import build_segmenter
+
+
+def test_prediction_of_a_segmentation() -> None:
+    # Two proposals on a 2 x 4 image: a confident one on the left recognised as class 1, an unsure one everywhere.
+    left = torch.tensor([[9.0, 9.0, -9.0, -9.0], [9.0, 9.0, -9.0, -9.0]])
+    logits = torch.stack([left, torch.full((2, 4), 9.0)])
+    class_scores = torch.tensor([[0.1, 0.9], [0.0, 0.0]])
+    found = merge(logits, torch.tensor([0.9, 0.3]), class_scores, (2, 4), InferenceConfig())
+    prediction = as_prediction(found, alpha=0.8)
+    assert prediction.label_map.tolist() == [[2, 2, 0, 0], [2, 2, 0, 0]]
+    assert prediction.classes.tolist() == [1, -1]
+    assert prediction.proposal_masks.sum(dim=(1, 2)).tolist() == [4, 8]
+    assert prediction.objectness.tolist() == pytest.approx([0.9, 0.3])
+
+
+def test_a_real_model_is_evaluated_in_eval_mode_and_keeps_its_own() -> None:
+    dataset = Shapes("val", num_images=3)
+    order = tuple(range(1, 11))
+    # Which images a step trains on doesn't matter here: one image with every class.
+    scenario = build_scenario([order], 10, "6-2", "overlapped")
+    config = RunConfig.model_validate({"model": {"size": "tiny"}, "data": {"workers": 0}})
+    model = build_segmenter(ModelConfig(size="tiny"), tasks=[6, 2])
+    model.train()
+    model.backbone.eval()
+    modes = []
+    model.mask_decoder.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    result = evaluate_model(model, dataset, scenario, 1, config)
+    assert modes == [False] * 3
+    assert model.training and model.mask_decoder.training and not model.backbone.training
+    assert list(result.per_class) == ["background", *dataset.class_names[:8]]
+    # Every class of every image that is learned by now has one true mask, and each is accounted for.
+    masks = sum(len([label for label in labels if label <= 8]) for labels in dataset.presence())
+    counts = [astuple(errors) for errors in result.errors.values()]
+    assert sum(map(sum, counts)) == masks > 0
