@@ -1,0 +1,157 @@
+"""Augmentation moves labels with the image, and target masks follow the label rules."""
+
+import numpy as np
+import pytest
+import torch
+
+from comastre.config import DataConfig
+from comastre.data.dataset import Sample
+from comastre.data.transforms import (
+    Augmentation,
+    augment,
+    instance_targets,
+    seeded,
+    semantic_targets,
+    training_example,
+)
+
+PLAIN = Augmentation(crop=32, scale=(1.0, 1.0), flip=False, colour_jitter=False)
+
+
+def marked_image(height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels of smooth blocks, and an image whose brightness is ten times the label."""
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    labels = (1 + rows * 4 // height + 4 * (columns * 4 // width)).to(torch.int32)  # 1..16
+    return (10 * labels).to(torch.uint8).expand(3, -1, -1).clone(), labels[None]
+
+
+def test_options_are_those_of_the_data_section():
+    config = DataConfig(crop=48, scale=(0.9, 1.1), flip=False, colour_jitter=True)
+    assert Augmentation.of(config) == Augmentation(48, (0.9, 1.1), False, True)
+
+
+def test_nothing_switched_on_changes_nothing():
+    image, labels = marked_image(32, 32)
+    new_image, new_labels = augment(image, labels, PLAIN, seed=3)
+    assert torch.equal(new_image, image)
+    assert torch.equal(new_labels, labels)
+
+
+def test_flips_happen_half_of_the_time_and_move_labels_with_the_image():
+    image, labels = marked_image(32, 32)
+    options = Augmentation(32, (1.0, 1.0), flip=True, colour_jitter=False)
+    flipped = 0
+    for seed in range(60):
+        new_image, new_labels = augment(image, labels, options, seed)
+        assert torch.equal(new_image[0].int(), 10 * new_labels[0])
+        flipped += torch.equal(new_image, image.flip(-1))
+    assert 18 <= flipped <= 42
+
+
+def test_rescaled_crops_keep_labels_on_the_image():
+    image, labels = marked_image(60, 80)
+    options = Augmentation(32, (0.5, 2.0), flip=True, colour_jitter=False)
+    padded = 0
+    for seed in range(30):
+        new_image, new_labels = augment(image, labels, options, seed)
+        assert new_image.shape == (3, 32, 32)
+        assert new_labels.shape == (1, 32, 32)
+        ignored = new_labels[0] == 255
+        padded += bool(ignored.any())
+        assert torch.all(new_image[:, ignored] == 128)
+        # Only pixels on the edges of blocks are mixtures.
+        assert ((new_image[0].int() - 10 * new_labels[0]).abs()[~ignored] > 5).float().mean() < 0.35
+    assert 3 < padded < 27
+
+
+def test_the_short_side_is_a_multiple_of_the_crop():
+    image, labels = marked_image(20, 40)
+    _, half = augment(image, labels, Augmentation(32, (0.5, 0.5), False, False), 0)
+    assert (half[0] != 255).sum() == 16 * 32  # 16 x 32 of 32 x 32 are image, the rest is padding
+    assert (half[0, :16] != 255).all()
+
+
+def test_the_seed_decides_everything_and_nothing_leaks():
+    image, labels = marked_image(60, 80)
+    options = Augmentation(32, (0.5, 2.0), True, True)
+    state = torch.random.get_rng_state()
+    first = augment(image, labels, options, 1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(5)
+    again, other = augment(image, labels, options, 1), augment(image, labels, options, 2)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], other[0])
+
+
+def test_seeded_restores_the_generator_after_an_error():
+    state = torch.random.get_rng_state()
+    with pytest.raises(ValueError, match="broken"), seeded(1):
+        torch.rand(1)
+        raise ValueError("broken")
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_colour_jitter_changes_colours_but_not_padding_nor_labels():
+    image, labels = marked_image(24, 40)
+    jittered = Augmentation(32, (0.75, 0.75), False, True)
+    still = Augmentation(32, (0.75, 0.75), False, False)
+    changed = 0
+    for seed in range(10):
+        new_image, new_labels = augment(image, labels, jittered, seed)
+        old_image, old_labels = augment(image, labels, still, seed)
+        assert torch.equal(new_labels, old_labels)
+        assert torch.all(new_image[:, new_labels[0] == 255] == 128)
+        changed += not torch.equal(new_image, old_image)
+    assert changed >= 7
+
+
+def test_semantic_targets_have_one_mask_per_class_and_none_for_ignored_pixels():
+    labels = torch.tensor([[0, 3, 3], [255, 1, 0]])
+    masks, indices = semantic_targets(labels)
+    assert indices.tolist() == [0, 2]
+    assert masks.dtype == torch.bool
+    assert masks.int().tolist() == [[[0, 0, 0], [0, 1, 0]], [[0, 1, 1], [0, 0, 0]]]
+
+
+def test_an_image_without_classes_has_no_masks():
+    masks, indices = semantic_targets(torch.tensor([[0, 255]]))
+    assert masks.shape == (0, 1, 2)
+    assert indices.shape == (0,)
+    masks, indices = instance_targets(torch.tensor([[0, 255]]), torch.tensor([[1, 2]]))
+    assert masks.shape == (0, 1, 2)
+    assert indices.shape == (0,)
+
+
+def test_instance_targets_have_one_mask_per_object():
+    labels = torch.tensor([[2, 2, 0, 2], [255, 1, 1, 4]])
+    instances = torch.tensor([[1, 1, 2, 3], [3, 5, 5, 0]])
+    masks, indices = instance_targets(labels, instances)
+    assert indices.tolist() == [1, 1, 0, 3]  # objects 1, 3, 5, then class 4 without an object
+    assert masks.int().tolist() == [
+        [[1, 1, 0, 0], [0, 0, 0, 0]],
+        [[0, 0, 0, 1], [0, 0, 0, 0]],
+        [[0, 0, 0, 0], [0, 1, 1, 0]],
+        [[0, 0, 0, 0], [0, 0, 0, 1]],
+    ]
+
+
+def test_examples_see_labels_through_the_lookup():
+    lookup = np.full(256, 255)
+    lookup[:4] = (0, 0, 5, 0)  # only class 2 is new: model class 4
+    semantic = np.zeros((32, 32), dtype=np.uint8)
+    semantic[:8], semantic[8:16], semantic[16:20] = 1, 2, 255
+    instances = np.zeros((32, 32), dtype=np.int32)
+    instances[:8], instances[8:16, :16], instances[8:16, 16:] = 1, 2, 3
+    sample = Sample(np.zeros((32, 32, 3), dtype=np.uint8), semantic, instances, "one")
+    image, masks, indices = training_example(sample, lookup, PLAIN, False, 0)
+    assert image.shape == (3, 32, 32)
+    assert indices.tolist() == [4]
+    assert masks[0, 8:16].all()
+    assert masks.sum() == 8 * 32
+    _, masks, indices = training_example(sample, lookup, PLAIN, True, 0)
+    assert indices.tolist() == [4, 4]
+    assert masks.flatten(1).sum(1).tolist() == [128, 128]
+    # A dataset that does not know objects falls back to one mask per class.
+    _, masks, indices = training_example(Sample(sample.image, semantic, None, "one"), lookup, PLAIN, True, 0)
+    assert indices.tolist() == [4]
