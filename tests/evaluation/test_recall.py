@@ -115,6 +115,18 @@ def test_matching_is_one_to_one_in_order_of_score() -> None:
     assert matched[:, 1].tolist() == [0, 0, 0, -1, -1, -1, -1, -1, -1, -1]
 
 
+def test_of_equal_truths_the_last_is_taken_and_pycocotools_agrees() -> None:
+    """Taking the first instead would leave nothing for the second proposal, which fits the first truth only."""
+    overlaps = np.array([[0.5, 0.5], [1.0, 0.0]])
+    assert match_greedily(overlaps, np.array([0.9, 0.85]))[0].tolist() == [1, 0]
+    halves = np.zeros((2, 12, 14), dtype=bool)
+    halves[0, :, :7], halves[1, :, 7:] = True, True
+    proposals = np.stack([np.ones((12, 14), dtype=bool), halves[0]])
+    images = [(proposals, np.array([0.9, 0.85]), halves)]
+    # Both truths at 0.50, one at the other nine thresholds: 11 of 20.
+    assert count(images).reduce()[0].all == pytest.approx(coco_recall(images, 0.0)) == pytest.approx(55.0)
+
+
 def test_hand_computed_recall_per_class() -> None:
     # One truth of class 0 covered at 0.72 by a confident proposal, one of class 1 at 1.0 by an unsure one; no class 2.
     counter = RecallCounter(3, ALPHA)
