@@ -63,10 +63,11 @@ def augment(image: Tensor, labels: Tensor, options: Augmentation, seed: int) -> 
         image, labels = _rescale(image, labels, options, where_scale)
         height, width = image.shape[-2:]
         new_height, new_width = min(height, options.crop), min(width, options.crop)
-        top = int(where_top * (height - new_height + 1))
-        left = int(where_left * (width - new_width + 1))
-        image = functional.crop(image, top, left, new_height, new_width)
-        labels = functional.crop(labels, top, left, new_height, new_width)
+        if (new_height, new_width) != (height, width):
+            top = int(where_top * (height - new_height + 1))
+            left = int(where_left * (width - new_width + 1))
+            image = functional.crop(image, top, left, new_height, new_width)
+            labels = functional.crop(labels, top, left, new_height, new_width)
         if options.colour_jitter:
             image = _distort(tv_tensors.Image(image)).as_subclass(Tensor)
     if options.flip and where_flip < 0.5:
@@ -95,9 +96,9 @@ def _rescale(image: Tensor, labels: Tensor, options: Augmentation, where: float)
 
 def semantic_targets(labels: Tensor) -> tuple[Tensor, Tensor]:
     """One mask per class: model labels (H, W) -> masks (G, H, W) bool, class indices (G,); ignored pixels in none."""
-    present = torch.unique(labels)
-    present = present[(present > 0) & (present != IGNORE)]
-    return labels[None] == present[:, None, None], present.long() - 1
+    counts = torch.bincount(labels.flatten(), minlength=IGNORE)[1:IGNORE]  # much faster than sorting
+    indices = counts.nonzero()[:, 0]
+    return labels == (indices + 1).to(labels.dtype)[:, None, None], indices
 
 
 def instance_targets(labels: Tensor, instances: Tensor) -> tuple[Tensor, Tensor]:
