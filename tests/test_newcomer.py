@@ -8,8 +8,6 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from comastre import cli
 
 ROOT = Path(__file__).parents[1]
@@ -28,13 +26,6 @@ def test_the_readme_gives_exactly_two_commands() -> None:
 def test_the_readme_lists_the_commands_that_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `comastre (\w+)", text, flags=re.MULTILINE)) == set(cli.VERBS)
-
-
-def test_the_first_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["demo", "--help"])
-    assert not stop.value.code
-    assert "comastre demo" in capsys.readouterr().out
 
 
 def test_the_checks_can_be_run_and_use_the_readmes_install() -> None:

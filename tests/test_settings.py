@@ -101,6 +101,8 @@ def test_a_base_that_leads_back_is_an_error(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("training:\n  iterations: [1\nseed: 0\n", r"not valid YAML in line \d"),
+        ("seed: 1\ntraining: {clip: 1}\ntraining: {power: 1}\n", "not valid YAML in line 3: training is given twice"),
+        ("seed: " + "x" * 500, r"seed is 'x{76}\.\.\. but must be a valid integer"),
         ("- a\n- b\n", "must hold .* but holds list"),
         ("training: {iteratons: 3}\n", r"no field training\.iteratons: did you mean training\.iterations"),
         ("trainig: {iterations: 3}\n", "there is no field trainig"),

@@ -19,6 +19,18 @@ from comastre.overrides import config_fields, suggestion
 _FILE_KEYS = ("about", "needs", "base")
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a name given twice, of which YAML would silently drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 @dataclass(frozen=True)
 class Preset:
     """A named configuration that comes with the package."""
@@ -74,14 +86,19 @@ def explain(error: ValidationError) -> str:
         # Our own checks of several fields together: they already say everything.
         sentence = f"{field}: {message.removeprefix('Value error, ')}".removeprefix(": ")
     elif kind == "model_type":
-        sentence = f"{field or 'it'} is {first['input']!r} but must be a section with fields of its own"
+        sentence = f"{field or 'it'} is {_short(first['input'])} but must be a section with fields of its own"
     elif kind == "missing":
         sentence = f"{field} is missing"
     else:
         allowed = message.replace("Input should be", "must be")
-        sentence = f"{field} is {first['input']!r} but {allowed[0].lower()}{allowed[1:]}"
+        sentence = f"{field} is {_short(first['input'])} but {allowed[0].lower()}{allowed[1:]}"
     more = len(problems) - 1
     return sentence + (f" (and {more} more {'problem' if more == 1 else 'problems'})" if more else "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def dump_yaml(config: RunConfig) -> str:
@@ -145,7 +162,7 @@ def _file_text(path: Path, source: str) -> str:
 
 def _parse(text: str, origin: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark is not None else ""
