@@ -21,12 +21,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from comastre import __version__
-from comastre.class_table import ClassTable
+from comastre.class_table import ClassTable, LineageStep, class_table
 from comastre.config import ModelConfig, Section
 from comastre.errors import UserError
 from comastre.model.segmenter import Segmenter, build_segmenter
 from comastre.model_card import model_card
 from comastre.settings import explain
+
+# What a caller of `save` needs comes along.
+__all__ = ["FILES", "Bundle", "ClassTable", "LineageStep", "class_table", "load", "save", "saved_tensors"]
 
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CLASSES, CARD = "model.safetensors", "config.json", "classes.json", "README.md"
