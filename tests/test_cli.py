@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,13 +32,12 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
         "heavy = {'torch', 'torchvision', 'timm', 'matplotlib', 'transformers', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    seconds = []
-    for _ in range(3):  # the best of three: other work on the machine must not decide
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        seconds.append(time.perf_counter() - start)
-        assert done.returncode == 0, done.stderr
-    assert min(seconds) < 1.0
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    after = os.times()
+    assert done.returncode == 0, done.stderr
+    # Processor time, which is the waiting time on an idle machine: other work on a busy one must not decide.
+    assert (after.children_user + after.children_system) - (before.children_user + before.children_system) < 1.0
     assert all(verb in done.stdout for verb in cli.VERBS)
 
 
@@ -109,6 +108,12 @@ def test_debug_shows_the_traceback() -> None:
         cli.main(["train", "shapes-9-9", "--out", "run", "--debug"])
 
 
+class Stopped(UserError):
+    """An error that brings its own exit code, as an interrupted run does."""
+
+    exit_code = 143
+
+
 def fail_with(error: BaseException) -> Any:
     def verb() -> int:
         """Fails."""
@@ -121,6 +126,7 @@ def fail_with(error: BaseException) -> Any:
     ("error", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
+        (Stopped("saved; start again to go on"), 143, "comastre: saved; start again to go on\n"),
         (UserError("two\nlines"), 1, "comastre: two lines\n"),
         (ZeroDivisionError("oops"), 1, "ZeroDivisionError: oops (this should not happen; --debug shows where)"),
     ],

@@ -55,13 +55,10 @@ def train(
     """
     from comastre.settings import load_config
 
+    # Validated before torch is imported: a typing mistake is answered at once.
     config = load_config(source, overrides)
-    try:
-        from comastre.training.run import run
-    except ModuleNotFoundError as error:
-        if error.name != "comastre.training.run":
-            raise
-        raise UserError("this version cannot train yet: the training engine is not part of it") from None
+    from comastre.training.run import run
+
     run(config, out, fresh=fresh)
     return DONE
 
@@ -125,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         complain(str(error))
-        code = USAGE if isinstance(error, UsageError) else FAILED
+        # A usage error and an interrupted run carry their own code.
+        code = getattr(error, "exit_code", FAILED)
     except KeyboardInterrupt:
         if debug:
             raise

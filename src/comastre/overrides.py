@@ -18,7 +18,9 @@ from comastre.errors import UserError
 
 
 class UsageError(UserError):
-    """The command line itself is wrong: exit code 2."""
+    """The command line itself is wrong."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)
