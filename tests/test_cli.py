@@ -108,7 +108,7 @@ def test_debug_shows_the_traceback() -> None:
         cli.main(["train", "shapes-9-9", "--out", "run", "--debug"])
 
 
-class Stopped(UserError):
+class StoppedError(UserError):
     """An error that brings its own exit code, as an interrupted run does."""
 
     exit_code = 143
@@ -126,7 +126,7 @@ def fail_with(error: BaseException) -> Any:
     ("error", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (Stopped("saved; start again to go on"), 143, "comastre: saved; start again to go on\n"),
+        (StoppedError("saved; start again to go on"), 143, "comastre: saved; start again to go on\n"),
         (UserError("two\nlines"), 1, "comastre: two lines\n"),
         (ZeroDivisionError("oops"), 1, "ZeroDivisionError: oops (this should not happen; --debug shows where)"),
     ],
