@@ -115,10 +115,7 @@ def convert_mask2former(source: str | Path) -> StageOneWeights:
         raise UserError(f"{str(source)!r} holds a {described.get('model_type')!r} checkpoint, not a mask2former one.")
     config = _model_config(described, str(source))
     theirs = {name.removeprefix("model."): value for name, value in _read_tensors(folder).items()}
-    state: dict[str, Tensor] = {}
-    for name, value in theirs.items():
-        for ours, part in _rename(name, value):
-            state[ours] = part
+    state = {ours: part for name, value in theirs.items() for ours, part in _rename(name, value)}
     return StageOneWeights(config, state)
 
 

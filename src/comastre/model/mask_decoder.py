@@ -75,29 +75,33 @@ class MaskDecoder(nn.Module):
         small_features = (
             None
             if every_layer
-            else [F.interpolate(pixels.mask_features, size=size, mode="bilinear", align_corners=False) for size in sizes]
+            else [
+                F.interpolate(pixels.mask_features, size=size, mode="bilinear", align_corners=False) for size in sizes
+            ]
         )
 
         batch = pixels.mask_features.shape[0]
         queries = self.query_features.weight.expand(batch, -1, -1)
         positions = self.query_positions.weight
         predictions = []
-        for index in range(len(self.layers) + 1):
-            if index > 0:
-                level = (index - 1) % _LEVELS
-                open_mask = open_pixels(guide, sizes[level], pixels.padding[level])
-                queries = self.layers[index - 1](queries, positions, keys[level], values[level], open_mask)
+        for index, layer in enumerate(self.layers):
+            level = index % _LEVELS
             embeddings = self.norm(queries)
-            if every_layer or index == len(self.layers):
+            if small_features is None:
                 predictions.append(self.predict(embeddings, pixels.mask_features))
                 guide = predictions[-1].mask_logits
-            elif small_features is not None:
-                guide = self.masks(embeddings, small_features[index % _LEVELS])
+            else:
+                guide = self.masks(embeddings, small_features[level])
+            open_mask = open_pixels(guide, sizes[level], pixels.padding[level])
+            queries = layer(queries, positions, keys[level], values[level], open_mask)
+        predictions.append(self.predict(self.norm(queries), pixels.mask_features))
         return tuple(predictions)
 
     def predict(self, embeddings: Tensor, mask_features: Tensor) -> Proposals:
         """Masks and objectness of positional embeddings e (B, N, d)."""
-        return Proposals(embeddings, self.masks(embeddings, mask_features), self.objectness_head(embeddings).squeeze(-1))
+        return Proposals(
+            embeddings, self.masks(embeddings, mask_features), self.objectness_head(embeddings).squeeze(-1)
+        )
 
     def masks(self, embeddings: Tensor, mask_features: Tensor) -> Tensor:
         """Mask logits (B, N, h, w): MLP(e) . E^4."""

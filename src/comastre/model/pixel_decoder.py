@@ -80,7 +80,9 @@ class PixelDecoder(nn.Module):
             dim=1,
         )  # (1 or B, S, d)
         reference = torch.cat([_pixel_centres(shape, tokens.device) for shape in shapes])  # (S, 2)
-        flat_padding = None if padding is None else torch.cat([mask.flatten(1) for mask in paddings if mask is not None], 1)
+        flat_padding = (
+            None if padding is None else torch.cat([mask.flatten(1) for mask in paddings if mask is not None], 1)
+        )
         for layer in self.layers:
             tokens = layer(tokens, positions, reference, shapes, flat_padding)
 
