@@ -1,0 +1,177 @@
+"""Checkpoints: whole or not there, and everything comes back."""
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from comastre.errors import UserError
+from comastre.training.checkpoint import (
+    Checkpoint,
+    Position,
+    load,
+    load_latest,
+    optimiser_tensors,
+    random_state,
+    restore_optimiser,
+    restore_random_state,
+    save,
+)
+from comastre.training.stopping import Diverged
+
+
+def checkpoint(iteration: int, value: float = 1.0) -> Checkpoint:
+    shared = torch.full((4, 3), value)
+    return Checkpoint(
+        position=Position(1, iteration, seconds=2.5),
+        model={"weight": shared, "view": shared[1:], "count": torch.tensor(7), "half": torch.ones(3).bfloat16()},
+        old_model={"weight": torch.zeros(2)},
+        optimiser={"0/step": torch.tensor(3.0)},
+        random_states=(random_state(),),
+        results={"avg": 1.5, "name": "größe"},
+        scaler={"scale": 2.0},
+        config="abc",
+    )
+
+
+def never(message: str) -> None:
+    raise AssertionError(message)
+
+
+def test_everything_comes_back(tmp_path: Path):
+    before = checkpoint(3)
+    after = load(save(tmp_path, before))
+    assert after.position == before.position
+    assert (after.results, after.scaler, after.config) == (before.results, before.scaler, before.config)
+    for name in ("model", "old_model", "optimiser"):
+        tensors, expected = getattr(after, name), getattr(before, name)
+        assert tensors.keys() == expected.keys()
+        assert all(
+            torch.equal(tensors[key], expected[key]) and tensors[key].dtype == expected[key].dtype for key in tensors
+        )
+    assert after.random_states[0].keys() == before.random_states[0].keys()
+
+
+def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path: Path):
+    (tmp_path / ".step-01-iteration-00000099.safetensors.partial").write_bytes(b"left by a kill")
+    for iteration in (2, 9, 10, 100):
+        save(tmp_path, checkpoint(iteration))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-01-iteration-00000010.safetensors",
+        "step-01-iteration-00000100.safetensors",
+    ]
+    latest = load_latest(tmp_path, never)
+    assert latest is not None
+    assert latest.position.iteration == 100
+
+
+def test_no_checkpoint_yet(tmp_path: Path):
+    assert load_latest(tmp_path / "missing", never) is None
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "one bit", "half the header"])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage: str):
+    save(tmp_path, checkpoint(1))
+    path = save(tmp_path, checkpoint(2))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    whole = path.read_bytes()
+    path.write_bytes(
+        {"truncated": whole[:-5], "empty": b"", "one bit": bytes(content), "half the header": whole[:60]}[damage]
+    )
+    messages: list[str] = []
+    latest = load_latest(tmp_path, messages.append)
+    assert latest is not None
+    assert latest.position.iteration == 1
+    assert len(messages) == 1
+    assert "step-01-iteration-00000002" in messages[0]
+    # Put aside: the next start does not stumble again, and it never counts as one of the two that are kept.
+    assert load_latest(tmp_path, never) is not None
+
+
+def test_only_damaged_checkpoints_are_refused(tmp_path: Path):
+    save(tmp_path, checkpoint(1)).write_bytes(b"nothing")
+    with pytest.raises(UserError, match="--fresh"):
+        load_latest(tmp_path, lambda message: None)
+
+
+@pytest.mark.parametrize("where", ["write", "fsync", "rename"])
+def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    save(tmp_path, checkpoint(1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if where == "fsync":
+        monkeypatch.setattr("comastre.training.checkpoint.os.fsync", full)
+    elif where == "rename":
+        monkeypatch.setattr(Path, "replace", full)
+    else:
+        # A real error from the system, in a process of its own limits: a file may not grow beyond 1 kB.
+        import resource
+
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"the disk is full: .*iteration-00000002.* start the same command again"):
+            save(tmp_path, checkpoint(2))
+    finally:
+        monkeypatch.undo()
+        if where == "write":
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-01-iteration-00000001.safetensors"]
+    latest = load_latest(tmp_path, never)
+    assert latest is not None
+    assert latest.position.iteration == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_never_written(tmp_path: Path, value: float):
+    save(tmp_path, checkpoint(1))
+    with pytest.raises(Diverged, match=r"weight weight .* step 1, iteration 2"):
+        save(tmp_path, checkpoint(2, value))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-01-iteration-00000001.safetensors"]
+
+
+def draw() -> list[float]:
+    normal = [random.gauss(0, 1), float(np.random.normal()), float(torch.randn(()))]
+    return [*normal, random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
+def test_random_states_go_on_where_they_were():
+    draw()  # leaves half a pair of normal numbers in Python's and numpy's generators
+    state = random_state()
+    first = draw()
+    draw()
+    restore_random_state(state)
+    assert draw() == first
+
+
+def test_the_optimiser_goes_on_bit_for_bit():
+    def step(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        optimiser.zero_grad()
+        model(torch.arange(6.0).view(2, 3)).square().sum().backward()
+        optimiser.step()
+
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    unused = nn.Parameter(torch.zeros(1))  # has no memory, as an unused head
+    optimiser = torch.optim.AdamW([*model.parameters(), unused], lr=0.1)
+    step(model, optimiser)
+    weights, memory = {k: v.clone() for k, v in model.state_dict().items()}, optimiser_tensors(optimiser)
+    memory = {name: tensor.clone() for name, tensor in memory.items()}
+    step(model, optimiser)
+
+    again = nn.Linear(3, 2)
+    again.load_state_dict(weights)
+    optimiser = torch.optim.AdamW([*again.parameters(), unused], lr=0.1)
+    restore_optimiser(optimiser, memory)
+    step(again, optimiser)
+    assert torch.equal(again.weight, model.weight)
