@@ -92,8 +92,8 @@ def test_order_and_pixels_follow_seed_and_step(shapes, tasks):
 
 def test_one_image_is_augmented_differently_each_time(shapes, tasks):
     single = type(tasks[0])(0, (1,), (), (), (4,))
-    (batch,) = TrainingStream(shapes, single, run_config())[0]
-    assert len({image.numpy().tobytes() for image in batch.images}) == 8
+    batches = training_batches(shapes, single, run_config(), stop=2)
+    assert len({image.numpy().tobytes() for (batch,) in batches for image in batch.images}) == 2 * 8
 
 
 def test_loader_processes_change_nothing(shapes, tasks):
