@@ -174,7 +174,9 @@ def _values_gradient(samples: _Samples, layout: _Layout, gradient: Tensor, rows:
     _, order = index.sort()
     offsets = F.pad(index.bincount(minlength=rows).cumsum(0), (1, 0)).to(torch.int32)
     bags = (order // (levels * points)).to(torch.int32)
-    ordered = _Samples(index, *(part.flatten()[order] for part in (samples.right, samples.down, samples.weight)))
+    ordered = _Samples(
+        index, *(part.flatten().index_select(0, order) for part in (samples.right, samples.down, samples.weight))
+    )
     # Samples that share their top left pixel share all four, so one sorting serves the four neighbours.
     corners = [
         layout.frames(_sum_rows(gradient, bags, weights, offsets).view(batch, heads, layout.rows, -1))
