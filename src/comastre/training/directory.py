@@ -1,0 +1,140 @@
+"""The run directory: one process at a time, one configuration for its whole life."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from comastre.config import RunConfig
+from comastre.errors import UserError
+from comastre.settings import differences, load_config, write_config
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# What may change between two starts of one run: where and how fast it runs, not what it learns. The bit-identical
+# resume is promised for unchanged settings only: other devices round differently, and BatchNorm statistics that are
+# not frozen are taken per process.
+CHANGEABLE = frozenset(
+    {
+        "data.root",
+        "data.workers",
+        "training.accelerator",
+        "training.checkpoint_every",
+        "training.devices",
+        "training.log_every",
+        "training.nodes",
+        "training.strategy",
+    }
+)
+CONFIG = "config.yaml"
+_LOCK = ".lock"
+
+
+@contextmanager
+def claimed(out: Path, config: RunConfig, fresh: bool) -> Iterator[None]:
+    """Hold `out` as the directory of a run of `config`, new or to be continued, or say why it cannot be.
+
+    `fresh` first moves a run that is there to `out`.old-1, -2 and so on.
+    """
+    _refuse_foreign(out)
+    if fresh and (out / CONFIG).exists():
+        with locked(out):
+            _move_aside(out)
+    with locked(out):
+        if (out / CONFIG).exists():
+            _refuse_changes(out, config)
+        write_config(config, out / CONFIG)
+        yield
+
+
+def fingerprint(config: RunConfig) -> str:
+    """A short name for everything in `config` that decides what is learned."""
+    document = config.model_dump(mode="json")
+    for name in CHANGEABLE:
+        section, field = name.split(".")
+        del document[section][field]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the run: a second process gets an error, the lock of a process that died is taken over."""
+    _make(out)
+    # Not truncated on opening: the holder's line must survive those who only try.
+    with (out / _LOCK).open("a+", encoding="utf-8") as file:
+        if not _take(file):
+            file.seek(0)
+            holder = file.readline().strip() or "another process"
+            raise UserError(f"{out} is in use by {holder}: wait for it, stop it, or name another --out")
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def _take(file: IO[str]) -> bool:
+    if fcntl is None:
+        return not _holder_lives(file)
+    try:
+        # The system drops this kind of lock when its process ends, however it ends; loader processes do not inherit it.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        return not _holder_lives(file)  # a file system without locks
+    return True
+
+
+def _holder_lives(file: IO[str]) -> bool:
+    file.seek(0)
+    words = file.readline().split()
+    if len(words) != 4 or words[3] != socket.gethostname() or int(words[1]) == os.getpid():
+        return False
+    return bool(psutil.pid_exists(int(words[1])))
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made: {error.strerror}") from error
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: name a folder")
+    if not out.exists() or (out / CONFIG).exists():
+        return
+    # Hidden files are ours: a run that was killed in its first moment leaves nothing else.
+    if any(not path.name.startswith(".") for path in out.iterdir()):
+        raise UserError(f"--out {out} holds other files and is not a run: name a new or an empty folder")
+
+
+def _move_aside(out: Path) -> None:
+    number = 1
+    while (aside := out.with_name(f"{out.name}.old-{number}")).exists():
+        number += 1
+    out.rename(aside)
+
+
+def _refuse_changes(out: Path, config: RunConfig) -> None:
+    changed = differences(load_config(out / CONFIG), config)
+    refused = [line for line in changed if line.split(":")[0] not in CHANGEABLE]
+    if refused:
+        raise UserError(
+            f"{out} was started with other settings ({'; '.join(refused)}): undo the change, "
+            "name another --out, or start over with --fresh"
+        )

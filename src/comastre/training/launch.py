@@ -1,0 +1,139 @@
+"""From one process to many: lightning-fabric with processes that run one function, not the whole command again.
+
+Spawned processes (not a second start of the script) let `run` be called from the command line, from a notebook and
+from other code alike, and return its results there. Under torchrun or SLURM the processes exist already and are used.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning_fabric.strategies import DDPStrategy, Strategy
+from torch import distributed
+from torch.multiprocessing import ProcessRaisedException
+
+from comastre.config import TrainingConfig
+from comastre.errors import UserError
+from comastre.training.stopping import Diverged, Interrupted, StopRequest
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+_ERRORS: dict[str, type[UserError]] = {kind.__name__: kind for kind in (UserError, Interrupted, Diverged)}
+
+
+def build_fabric(config: TrainingConfig) -> Fabric:
+    """Devices, nodes, strategy and precision as configured, or one sentence on what this machine lacks."""
+    try:
+        return Fabric(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.nodes,
+            strategy=_strategy(config),
+            precision=config.precision,
+        )
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise UserError(
+            f"training on {config.devices} x {config.accelerator} with strategy {config.strategy} and precision "
+            f"{config.precision} is not possible here: {error}"
+        ) from error
+
+
+def launch(
+    fabric: Fabric,
+    function: Callable[Concatenate[Fabric, Given], Result],
+    *args: Given.args,
+    **kwargs: Given.kwargs,
+) -> Result:
+    """Run `function` in every process and give back what the first returned; errors of a process are raised here."""
+    if not _spawns(fabric):
+        return fabric.launch(function, *args, **kwargs)
+    with tempfile.TemporaryDirectory() as folder, _passing_on_signals():
+        try:
+            return fabric.launch(_reporting, Path(folder), function, args, kwargs)
+        except ProcessRaisedException:
+            for report in sorted(Path(folder).glob("*.json")):
+                kind, arguments = json.loads(report.read_text(encoding="utf-8"))
+                raise _ERRORS[kind](*arguments) from None
+            raise
+
+
+class Team:
+    """What the processes of a run agree on, over the host's network so that no GPU has to wait."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.rank = fabric.global_rank
+        self.size = fabric.world_size
+        self._group: Any = distributed.new_group(backend="gloo") if self.size > 1 else None
+
+    def largest(self, number: int) -> int:
+        """The largest of the processes' numbers."""
+        if self.size == 1:
+            return number
+        shared = torch.tensor(number)
+        distributed.all_reduce(shared, distributed.ReduceOp.MAX, group=self._group)
+        return int(shared)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, in order of rank, on every process."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value, group=self._group)
+        return values
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            distributed.barrier(group=self._group)
+
+
+def _strategy(config: TrainingConfig) -> str | Strategy:
+    if config.strategy not in ("auto", "ddp") or config.devices * config.nodes == 1:
+        return config.strategy
+    started_outside = TorchElasticEnvironment.detect() or SLURMEnvironment.detect()
+    # Unused parameters: a batch without objects, or heads of earlier tasks, may leave some without a gradient.
+    return DDPStrategy(find_unused_parameters=True, start_method="popen" if started_outside else "spawn")
+
+
+def _spawns(fabric: Fabric) -> bool:
+    return isinstance(fabric.strategy, DDPStrategy) and fabric.strategy._start_method == "spawn"
+
+
+def _reporting(fabric: Fabric, *work: Any) -> Any:
+    """In a spawned process: errors meant for the user travel to the parent as data, not as a printed traceback."""
+    folder, function, args, kwargs = work
+    try:
+        return function(fabric, *args, **kwargs)
+    except UserError as error:
+        kind = type(error).__name__ if type(error).__name__ in _ERRORS else UserError.__name__
+        partial = folder / f"{fabric.global_rank}.partial"
+        partial.write_text(json.dumps([kind, error.args]), encoding="utf-8")
+        partial.rename(folder / f"{fabric.global_rank}.json")
+        raise
+
+
+@contextmanager
+def _passing_on_signals() -> Iterator[None]:
+    """While children train, a signal to the parent is theirs: they stop together, save, and report."""
+
+    others = set(multiprocessing.active_children())
+
+    def pass_on(number: int) -> None:
+        for child in multiprocessing.active_children():
+            if child.pid is not None and child not in others:
+                os.kill(child.pid, signal.Signals(number))
+
+    with StopRequest(on_first=pass_on).listening():
+        yield

@@ -1,0 +1,70 @@
+"""What a run leaves behind while it trains: `metrics.jsonl` and TensorBoard, without doubles after a restart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from comastre.training.checkpoint import Position, disk_error, write_atomically
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class MetricsLog:
+    """Appends one line per logged iteration; what an earlier start logged after `position` is dropped."""
+
+    def __init__(self, out: Path, position: Position, first_iteration: int) -> None:
+        """`first_iteration` is the number of iterations of the whole run that are done."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._path = out / "metrics.jsonl"
+        kept = lines_until(self._path, position)
+        write_atomically(self._path, "".join(kept).encode())
+        self._file = self._path.open("a", encoding="utf-8")
+        # Iterations count from 1 in the logs, so all later than `first_iteration` are out of date.
+        self._board: SummaryWriter = SummaryWriter(str(out / "tensorboard"), purge_step=first_iteration + 1)
+
+    def write(self, position: Position, overall: int, values: dict[str, float]) -> None:
+        """Log the values of one iteration; `overall` counts iterations over all steps."""
+        line = {"step": position.step, "iteration": position.iteration, **values}
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise disk_error(error, self._path) from error
+        for name, value in values.items():
+            self._board.add_scalar(f"train/{name}", value, overall)
+
+    def write_scores(self, overall: int, scores: dict[str, float | None]) -> None:
+        """Scores of an evaluation, for TensorBoard only: `results.json` is their home."""
+        for name, value in scores.items():
+            if value is not None:
+                self._board.add_scalar(f"evaluation/{name}", value, overall)
+        self._board.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def lines_until(path: Path, position: Position) -> list[str]:
+    """Whole lines of `metrics.jsonl` up to `position`; a line that a kill cut short is dropped."""
+    if not path.exists():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if line.endswith("\n") and (entry["step"], entry["iteration"]) <= (position.step, position.iteration):
+            kept.append(line)
+    return kept

@@ -1,0 +1,126 @@
+"""What the loop drives, as one value of functions: the real things by default, small stand-ins in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from comastre import bundle
+from comastre.class_table import LineageStep, class_table
+from comastre.config import RunConfig
+from comastre.continual.scenario import Scenario, Task, build_scenario
+from comastre.data.dataset import SegmentationDataset
+from comastre.errors import UserError
+from comastre.evaluation.results import Results, StepResult
+from comastre.losses.points import PointSource
+
+
+class TrainingMethod(Protocol):
+    """The verbs of a method (`continual/methods/`)."""
+
+    @property
+    def old_model(self) -> Any: ...
+    def begin(self, task: Task, previous: Any) -> Any: ...
+    def losses(self, model: Any, batch: Any, points: PointSource) -> Any: ...
+    def weigh(self, terms: Any) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Functions that the loop calls; spawned processes get them by name, so each is defined at a module's top level."""
+
+    data: Callable[[RunConfig], tuple[SegmentationDataset, SegmentationDataset]]
+    """Training and validation set."""
+    scenario: Callable[[RunConfig, SegmentationDataset], Scenario]
+    method: Callable[[RunConfig], TrainingMethod]
+    batches: Callable[[SegmentationDataset, Task, RunConfig, int, int, int], Any]
+    """(dataset, task, config, iterations done, rank, number of processes): a generator of each iteration's parts."""
+    evaluate: Callable[[Any, SegmentationDataset, Scenario, int, RunConfig, torch.device, float], StepResult]
+    """(model, validation set, scenario, step, config, device, seconds of training)."""
+    save: Callable[[Any, Path, SegmentationDataset, Scenario, int, RunConfig, Results], None]
+    """(model, folder, training set, scenario, step, config, results with this step): write the model bundle."""
+
+
+def default_parts() -> Parts:
+    """The real things."""
+    from comastre.continual.methods import build_method
+    from comastre.data.loading import training_batches
+    from comastre.evaluation.segmenter import evaluate_model
+
+    return Parts(datasets, scenario_of, build_method, training_batches, evaluate_model, save_step)
+
+
+def datasets(config: RunConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
+    """Training and validation set of the configured dataset."""
+    data = config.data
+    if data.dataset == "shapes":
+        from comastre.data.shapes import Shapes
+
+        training = Shapes("train", data.image_size, data.train_images, data.seed)
+        return training, Shapes("val", data.image_size, data.val_images, data.seed)
+    raise UserError(f"data.dataset is '{data.dataset}' but this version can only train on shapes")
+
+
+def scenario_of(config: RunConfig, training_set: SegmentationDataset) -> Scenario:
+    """The stream of tasks; joint training learns all classes in one step."""
+    continual = config.continual
+    partition = None if continual.partition is None else _partition(Path(continual.partition))
+    return build_scenario(
+        training_set.presence(),
+        len(training_set.class_names),
+        "joint" if config.method == "joint" else continual.setting,
+        continual.protocol,
+        continual.class_order,
+        partition,
+    )
+
+
+def save_step(
+    model: Any,
+    folder: Path,
+    training_set: SegmentationDataset,
+    scenario: Scenario,
+    step: int,
+    config: RunConfig,
+    results: Results,
+) -> None:
+    """The model bundle of one step, with the lineage of all steps so far."""
+    learned = [*scenario.tasks[step].old_classes, *scenario.tasks[step].new_classes]
+    colours = [training_set.colours[0], *(training_set.colours[class_id] for class_id in learned)]
+    today = datetime.now(UTC).date().isoformat()
+    table = class_table(
+        results.class_order[: len(learned)],
+        model.tasks,
+        colours,
+        background="background" if training_set.has_background else "void",
+        lineage=[_lineage_of(results, done, today) for done in results.steps],
+    )
+    bundle.save(model, table, folder, overwrite=True)
+
+
+def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
+    scores = done.conventions[results.convention]
+    return LineageStep(
+        step=done.step,
+        date=today,
+        data=f"{results.dataset} {results.setting} {results.protocol}, {done.images} images",
+        new_classes=done.new_classes,
+        scores={"base": scores.base, "inc": scores.inc, "all": scores.all},
+    )
+
+
+def _partition(folder: Path) -> list[list[int]]:
+    """Image indices of each step from train-0.npy, train-1.npy, ..."""
+    steps: list[list[int]] = []
+    while (path := folder / f"train-{len(steps)}.npy").exists():
+        steps.append(np.load(path, allow_pickle=False).astype(int).tolist())
+    if not steps:
+        raise UserError(f"continual.partition: {folder} has no train-0.npy")
+    return steps
