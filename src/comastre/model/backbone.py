@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -32,6 +34,11 @@ class Backbone(nn.Module):
             raise UserError(
                 f"backbone.name {config.name!r} gives features at strides {reductions}, but {missing} are needed too: "
                 "choose a pyramid such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
+            )
+        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":  # the Swin family
+            raise UserError(
+                f"backbone.name {config.name!r} reads images of one size only, but any size is needed: "
+                "choose a network such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
             )
         # The deepest stage of a stride, where a network gives several.
         self._indices = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in _STRIDES)
@@ -69,23 +76,25 @@ class Backbone(nn.Module):
 def _create(config: BackboneConfig) -> Any:
     """The timm network with the weights that the configuration names."""
     options: dict[str, Any] = {}
+    state: dict[str, Tensor] | None = None
     if config.weights == "hub":
         options["pretrained"] = True
     elif config.weights != "none":
         # timm maps a full state dict onto the feature pyramid itself; reading the file safely stays ours.
-        options = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": read_state_dict(Path(config.weights))}}
+        state = read_state_dict(Path(config.weights))
+        options = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
-        return timm.create_model(config.name, features_only=True, **options)
+        network = timm.create_model(config.name, features_only=True, **options)
     except RuntimeError as error:
-        if "Unknown model" in str(error):
-            close = timm.list_models(f"*{config.name.split('.')[0].split('_')[0]}*")[:5]
+        if "Unknown model" in str(error) or "Invalid pretrained tag" in str(error):
             raise UserError(
-                f"backbone.name {config.name!r} is not a timm model; close names: {', '.join(close) or 'none'}."
+                f"backbone.name {config.name!r} is not a timm model; close names: {_close_names(config.name)}."
             ) from error
-        if "state_dict" in str(error):
+        if state is not None and "state_dict" in str(error):
+            raise _misfit(config) from error
+        if config.weights == "hub" and "pretrained" in str(error):
             raise UserError(
-                f"backbone.weights {config.weights!r} do not fit backbone.name {config.name!r}: "
-                "give the weights of that very network, or 'none'."
+                f"There are no public weights of {config.name!r}: set backbone.weights to a local file or 'none'."
             ) from error
         raise
     except OSError as error:
@@ -93,6 +102,37 @@ def _create(config: BackboneConfig) -> Any:
             f"The weights of {config.name!r} could not be fetched ({type(error).__name__}): "
             "check the network, or set backbone.weights to a local .safetensors file or 'none'."
         ) from error
+    if state is not None and not _comes_from(network, state):
+        raise _misfit(config)
+    return network
+
+
+def _comes_from(network: nn.Module, state: dict[str, Tensor]) -> bool:
+    """Whether every kernel of the network is in the state: timm leaves what it finds no weights for random, silently.
+
+    Extremes tell kernels apart, whatever names and layout the file has.
+    """
+
+    def extremes(tensor: Tensor) -> tuple[int, float, float]:
+        tensor = tensor.detach().float()
+        return tensor.numel(), tensor.min().item(), tensor.max().item()
+
+    given = {extremes(tensor) for tensor in state.values() if tensor.numel()}
+    return all(extremes(parameter) in given for parameter in network.parameters() if parameter.dim() > 1)
+
+
+def _misfit(config: BackboneConfig) -> UserError:
+    return UserError(
+        f"backbone.weights {config.weights!r} do not fit backbone.name {config.name!r}: "
+        "give the weights of that very network, or 'none'."
+    )
+
+
+def _close_names(name: str) -> str:
+    """Names of timm that look like `name`; its pretrained variants where only the tag is wrong."""
+    architecture = name.split(".")[0]
+    variants = timm.list_pretrained(f"{architecture}.*")
+    return ", ".join(variants or difflib.get_close_matches(architecture, timm.list_models(), n=5)) or "none"
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -102,18 +142,20 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, ArithmeticError) as error:
-        raise UserError(f"backbone.weights: {str(path)!r} is damaged or not a weights file; fetch it again.") from error
-    except Exception as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd pickles, which are refused here anyway
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
         # weights_only refuses pickles that hold anything but tensors.
         raise UserError(
             f"backbone.weights: {str(path)!r} holds more than tensors and is not opened, as it could run code; "
             "save its state dict as .safetensors."
         ) from error
+    except Exception as error:  # what a damaged file raises depends on where the damage is
+        raise UserError(f"backbone.weights: {str(path)!r} is damaged or not a weights file; fetch it again.") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"backbone.weights: {str(path)!r} is not a state dict of tensors.")
     return {name.removeprefix("module."): value for name, value in state.items()}
