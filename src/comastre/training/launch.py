@@ -7,6 +7,7 @@ from other code alike, and return its results there. Under torchrun or SLURM the
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -61,7 +62,9 @@ def launch(
         return fabric.launch(function, *args, **kwargs)
     with tempfile.TemporaryDirectory() as folder, _passing_on_signals():
         try:
-            return fabric.launch(_reporting, Path(folder), function, args, kwargs)
+            work = Opaque((Path(folder), function, args, kwargs))
+            returned: Opaque = fabric.launch(_reporting, work)  # type: ignore[arg-type]
+            return returned.value
         except ProcessRaisedException:
             for report in sorted(Path(folder).glob("*.json")):
                 kind, arguments = json.loads(report.read_text(encoding="utf-8"))
@@ -111,11 +114,18 @@ def _spawns(fabric: Fabric) -> bool:
     return isinstance(fabric.strategy, DDPStrategy) and fabric.strategy._start_method == "spawn"
 
 
-def _reporting(fabric: Fabric, *work: Any) -> Any:
+class Opaque:
+    """Carries a value through fabric, which looks for tensors inside dataclasses and refuses frozen ones."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _reporting(fabric: Fabric, work: Any) -> Any:
     """In a spawned process: errors meant for the user travel to the parent as data, not as a printed traceback."""
-    folder, function, args, kwargs = work
+    folder, function, args, kwargs = work.value
     try:
-        return function(fabric, *args, **kwargs)
+        return Opaque(function(fabric, *args, **kwargs))
     except UserError as error:
         kind = type(error).__name__ if type(error).__name__ in _ERRORS else UserError.__name__
         partial = folder / f"{fabric.global_rank}.partial"
@@ -135,5 +145,11 @@ def _passing_on_signals() -> Iterator[None]:
             if child.pid is not None and child not in others:
                 os.kill(child.pid, signal.Signals(number))
 
-    with StopRequest(on_first=pass_on).listening():
-        yield
+    log = logging.getLogger("torch.multiprocessing.spawn")
+    level = log.level
+    log.setLevel(logging.ERROR)  # that it ends the others when one has an error is no news to the user
+    try:
+        with StopRequest(on_first=pass_on).listening():
+            yield
+    finally:
+        log.setLevel(level)
