@@ -175,6 +175,9 @@ def _decode_with_old(step: Step, old: Learner) -> tuple[Tensor, Tensor]:
     """
     matched = step.assignment.query[-1][:, : None if step.switches.matched_class_kd else 0]  # (B, G)
     objects = step.old_objects.query[:, : None if step.switches.unmatched_class_kd else 0]  # (B, U)
+    if matched.shape[1] + objects.shape[1] == 0:
+        nobody = step.old_objects.query.new_zeros(len(matched), 0, old.model.num_classes, dtype=torch.float32)
+        return nobody, nobody
 
     def rows_of(values: Callable[[Proposals], Tensor]) -> Tensor:
         new, own = values(step.new.stage_one.final), values(old.stage_one.final)

@@ -124,7 +124,8 @@ def _find_old_objects(assignment: Assignment, alpha: float | None) -> Rows:
         chosen = torch.zeros_like(matched)
     else:
         chosen = ~matched & (assignment.extra > alpha)
-    most = int(chosen.sum(dim=1).max())
+    # Where no image has a mask there is one row at least, if only of padding: attention refuses to read for nobody.
+    most = max(int(chosen.sum(dim=1).max()), int(assignment.query.shape[2] == 0))
     query = chosen.to(torch.uint8).topk(most, dim=1).indices  # (B, U), the chosen ones first
     valid = chosen.gather(1, query)
     device = assignment.query.device
