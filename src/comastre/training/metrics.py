@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -41,7 +42,7 @@ class MetricsLog:
     def write_scores(self, overall: int, scores: dict[str, float | None]) -> None:
         """Scores of an evaluation, for TensorBoard only: `results.json` is their home."""
         for name, value in scores.items():
-            if value is not None:
+            if value is not None and math.isfinite(value):
                 self._board.add_scalar(f"evaluation/{name}", value, overall)
         self._board.flush()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -106,13 +107,14 @@ def save_step(
 
 
 def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
-    scores = done.conventions[results.convention]
+    scores = asdict(done.conventions[results.convention])
     return LineageStep(
         step=done.step,
         date=today,
         data=f"{results.dataset} {results.setting} {results.protocol}, {done.images} images",
         new_classes=done.new_classes,
-        scores={"base": scores.base, "inc": scores.inc, "all": scores.all},
+        # None where no validation image shows any of the classes.
+        scores={name: score if score is not None and math.isfinite(score) else None for name, score in scores.items()},
     )
 
 

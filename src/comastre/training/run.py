@@ -224,7 +224,7 @@ class Session:
     def write_log(self, position: Position, terms: Mapping[str, Tensor], rate: float) -> None:
         """Means over all processes to the log files and the screen."""
         stacked = average_over_processes(torch.stack(list(terms.values())))
-        values = dict(zip(terms, stacked.tolist(), strict=True))
+        values = {"total": 0.0} | dict(zip(terms, stacked.tolist(), strict=True))  # the total first on the screen
         self.progress.log(position.step, position.iteration, values)
         if self.log is not None:
             extra = {"learning_rate": rate, "images_per_second": self.progress.images_per_second}
