@@ -9,6 +9,7 @@ from torch import Tensor
 from comastre.config import ModelConfig
 from comastre.model.class_decoder import Recognition
 from comastre.model.outputs import StageOne
+from comastre.model.pixel_decoder import _normalise
 from comastre.model.segmenter import Segmenter, build_segmenter
 
 
@@ -126,6 +127,30 @@ def test_deformable_attention_reads_padding_as_zero() -> None:
         assert torch.equal(attention(queries, poisoned, reference, shapes, padding), expected)
         nothing = attention(queries, source, reference, shapes, torch.ones_like(padding))
         assert torch.equal(nothing, attention.output_projection.bias.expand_as(nothing))
+
+
+def test_padding_does_not_move_group_norm() -> None:
+    norm = torch.nn.GroupNorm(4, 8)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    maps = pictures(2, 8, 6, 10) * 3
+    mask = padding_of([(6, 10), (5, 4)], (6, 10))
+    with torch.no_grad():
+        normalised = _normalise(norm, maps, mask)
+        torch.testing.assert_close(normalised[:1], norm(maps[:1]))
+        torch.testing.assert_close(normalised[1:, :, :5, :4], norm(maps[1:, :, :5, :4]))
+
+
+@pytest.mark.parametrize("backbone", ["test_resnet", "test_convnext"])
+def test_a_padded_image_is_close_to_the_image_alone(backbone: str) -> None:
+    # Not equal: the backbone's convolutions see the padding's border.
+    model = make(backbone={"name": backbone, "weights": "none"})
+    image = pictures(1, 3, 64, 64)
+    alone, _ = run(model, image)
+    padded, _ = run(model, torch.nn.functional.pad(image, (0, 32)), padding_of([(64, 64)], (64, 96)))
+    assert (padded.final.objectness_logits - alone.final.objectness_logits).abs().max() < 0.1
+    difference = padded.final.mask_logits[..., :16] - alone.final.mask_logits
+    assert difference.abs().mean() < 0.2 * alone.final.mask_logits.std()
 
 
 # --- growth ----------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class PixelDecoder(nn.Module):
             nn.Conv2d(channels[0], config.dim, 1, bias=False), nn.GroupNorm(_GROUPS, config.dim)
         )
         self.smooth = nn.Sequential(
-            nn.Conv2d(config.dim, config.dim, 3, padding=1, bias=False), nn.GroupNorm(_GROUPS, config.dim), nn.ReLU()
+            nn.Conv2d(config.dim, config.dim, 3, padding=1, bias=False), nn.GroupNorm(_GROUPS, config.dim)
         )
         self.mask_projection = nn.Conv2d(config.dim, config.dim, 1)
         for module in self.modules():
@@ -67,9 +67,13 @@ class PixelDecoder(nn.Module):
 
     def forward(self, features: Sequence[Tensor], padding: Tensor | None = None) -> PixelEmbeddings:
         """`padding` (B, H, W) is true where an image of the batch has no pixels."""
-        maps = [project(feature) for project, feature in zip(self.projections, reversed(features[1:]), strict=True)]
-        shapes = [(level.shape[-2], level.shape[-1]) for level in maps]
+        coarse_to_fine = list(reversed(features[1:]))
+        shapes = [(level.shape[-2], level.shape[-1]) for level in coarse_to_fine]
         paddings = [None if padding is None else _shrink_padding(padding, shape) for shape in shapes]
+        maps = [
+            _project(block, feature, mask)
+            for block, feature, mask in zip(self.projections, coarse_to_fine, paddings, strict=True)
+        ]
 
         tokens = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)  # (B, S, d)
         positions = torch.cat(
@@ -90,10 +94,41 @@ class PixelDecoder(nn.Module):
             part.transpose(1, 2).unflatten(2, shape)
             for part, shape in zip(tokens.split([h * w for h, w in shapes], dim=1), shapes, strict=True)
         )
-        lateral = self.lateral(features[0])
-        upsampled = F.interpolate(fine, size=lateral.shape[-2:], mode="bilinear", align_corners=False)
-        mask_features = self.mask_projection(self.smooth(lateral + upsampled))
+        mask_features = self.mask_projection(self._finest(features[0], fine, padding))
         return PixelEmbeddings((coarse, middle, fine), mask_features, (paddings[0], paddings[1], paddings[2]))
+
+    def _finest(self, feature: Tensor, fine: Tensor, padding: Tensor | None) -> Tensor:
+        """The FPN step: the stride 8 level, upsampled, joins the stride 4 feature."""
+        size = (feature.shape[-2], feature.shape[-1])
+        mask = None if padding is None else _shrink_padding(padding, size)
+        joined = _project(self.lateral, feature, mask)
+        joined = joined + F.interpolate(fine, size=size, mode="bilinear", align_corners=False)
+        if mask is not None:
+            joined = joined.masked_fill(mask[:, None], 0.0)  # what the convolution sees beyond an image that is alone
+        return F.relu(_project(self.smooth, joined, mask), inplace=True)
+
+
+def _project(block: nn.Module, maps: Tensor, padding: Tensor | None) -> Tensor:
+    """A block's convolution and GroupNorm."""
+    assert isinstance(block, nn.Sequential) and isinstance(block[1], nn.GroupNorm)
+    return _normalise(block[1], block[0](maps), padding)
+
+
+def _normalise(norm: nn.GroupNorm, maps: Tensor, padding: Tensor | None) -> Tensor:
+    """GroupNorm of maps (B, c, h, w) whose statistics leave out padding (B, h, w).
+
+    Otherwise an image's result would depend on how much padding the other images of its batch force upon it.
+    """
+    if padding is None:
+        return norm(maps)
+    groups = maps.float().unflatten(1, (norm.num_groups, -1))  # (B, groups, c / groups, h, w)
+    real = (~padding)[:, None, None].to(groups.dtype)
+    count = real.sum(dim=(2, 3, 4), keepdim=True) * groups.shape[2]
+    mean = (groups * real).sum(dim=(2, 3, 4), keepdim=True) / count
+    centred = groups - mean
+    variance = (centred.square() * real).sum(dim=(2, 3, 4), keepdim=True) / count
+    normalised = (centred * (variance + norm.eps).rsqrt()).flatten(1, 2)
+    return normalised * norm.weight[:, None, None] + norm.bias[:, None, None]
 
 
 def _pixel_centres(shape: tuple[int, int], device: torch.device) -> Tensor:
