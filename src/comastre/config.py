@@ -138,10 +138,14 @@ class ModelConfig(Section):
         dim = self.pixel_decoder.dim
         if dim % 32:
             raise ValueError(f"pixel_decoder.dim is {dim} but GroupNorm needs a multiple of 32")
-        parts = {"pixel_decoder": self.pixel_decoder, "mask_decoder": self.mask_decoder, "class_decoder": self.class_decoder}
-        for name, part in parts.items():
-            if dim % part.heads:
-                raise ValueError(f"{name}.heads is {part.heads} but must divide pixel_decoder.dim = {dim}")
+        heads = {
+            "pixel_decoder": self.pixel_decoder.heads,
+            "mask_decoder": self.mask_decoder.heads,
+            "class_decoder": self.class_decoder.heads,
+        }
+        for name, number in heads.items():
+            if dim % number:
+                raise ValueError(f"{name}.heads is {number} but must divide pixel_decoder.dim = {dim}")
         return self
 
 
@@ -211,19 +215,31 @@ class LossWeights(Section):
     """Weights of the named terms; a distillation weight multiplies the weight of the loss that it mirrors."""
 
     objectness: Weight = 2.0
+    """Objectness loss (Eq. 1); as for every weight, 0 switches the term off and skips its work."""
     no_object: Weight = 0.1
     """Weight of unmatched queries inside the objectness loss."""
     mask_bce: Weight = 5.0
+    """Cross-entropy of matched masks (Eq. 1)."""
     mask_dice: Weight = 5.0
+    """Dice loss of matched masks (Eq. 1)."""
     classification: Weight = 2.0
+    """Recognition of matched proposals (Eq. 2)."""
     score_kd: Weight = 1.0
+    """Objectness score distillation (Eq. 3), times `objectness`."""
     mask_kd: Weight = 1.0
+    """Mask distillation (Eq. 4), times `mask_bce` and `mask_dice`."""
     position_kd: Weight = 1.0
+    """Positional embedding distillation (Eq. 5)."""
     unmatched_class_kd: Weight = 1.0
+    """Class distillation of old objects, times `classification`."""
     matched_class_kd: Weight = 1.0
+    """Class distillation of new objects, times `classification`."""
     auxiliary: Weight = 0.1
+    """Auxiliary old-versus-new loss."""
     negatives_for_new: Weight = 1.0
+    """Old objects as negatives for new classes (ours), times `classification`."""
     negatives_for_old: Weight = 1.0
+    """New objects as negatives for old classes (ours), times `classification`."""
 
 
 class LossConfig(Section):
@@ -328,7 +344,7 @@ class TrainingConfig(Section):
 class EvaluationConfig(Section):
     batch_size: PositiveInt = 1
     """Images per forward pass at evaluation."""
-    convention: Literal["paper", "no_background_in_base"] = "paper"
+    convention: Literal["paper", "no_background_in_base", "future_ignored", "no_background"] = "paper"
     """Which convention the headline numbers follow; all are in results.json."""
 
 
