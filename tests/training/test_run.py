@@ -217,6 +217,32 @@ def test_tensorboard_has_the_terms_and_scores(finished: Path):
     assert [event.step for event in events.Scalars("evaluation/all")] == [6, 11, 16]
 
 
+def test_methods_can_start_from_the_same_base_model(tmp_path: Path, finished: Path):
+    def batches(data: Any, task: Any, *rest: Any) -> Iterator[Any]:
+        assert task.step > 0, "the first step was trained again"
+        return training_batches(data, task, *rest)
+
+    def stop(*args: Any) -> Any:
+        raise UserError("killed")
+
+    config = tiny_config().model_copy(update={"method": "finetune"})
+    with pytest.raises(UserError, match="killed"):
+        run(config, tmp_path / "run", base=finished, parts=replace(TINY, evaluate=stop, batches=batches))
+    results = run(config, tmp_path / "run", base=finished, parts=replace(TINY, batches=batches))
+    assert (results.method, len(results.steps)) == ("finetune", 3)
+    # The tiny method does not look at the name, so the end must be that of the run it started from.
+    for step in ("00", "02"):
+        weights = Path("steps") / step / "model.safetensors"
+        assert (tmp_path / "run" / weights).read_bytes() == (finished / weights).read_bytes()
+
+
+def test_a_base_of_other_settings_is_refused(tmp_path: Path, finished: Path):
+    with pytest.raises(UserError, match="seed: 3 -> 4"):
+        run(tiny_config().model_copy(update={"seed": 4}), tmp_path / "run", base=finished, parts=TINY)
+    with pytest.raises(UserError, match="is not a run"):
+        run(tiny_config(), tmp_path / "other", base=tmp_path, parts=TINY)
+
+
 def test_evaluation_sees_an_eval_mode_model(tmp_path: Path):
     modes = []
 

@@ -39,6 +39,8 @@ CHANGEABLE = frozenset(
     }
 )
 CONFIG = "config.yaml"
+RESULTS = "results.json"
+CHECKPOINTS = "checkpoints"
 _LOCK = ".lock"
 
 

@@ -58,7 +58,8 @@ def build_optimiser(model: nn.Module, config: TrainingConfig, step: int) -> Adam
     """AdamW over all trainable parameters, at the step's base learning rate."""
     rate = config.learning_rate if step == 0 else config.later_learning_rate
     groups = parameter_groups(model, config.weight_decay, config.backbone_factor)
-    optimiser = AdamW(groups, lr=rate)
+    # One kernel for all parameters: a small model's step would otherwise be mostly Python.
+    optimiser = AdamW(groups, lr=rate, fused=True)
     set_learning_rate(optimiser, rate)
     return optimiser
 

@@ -23,6 +23,7 @@ from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
 from comastre.losses.reduce import average_over_processes
+from comastre.training.base import adopt_first_step
 from comastre.training.checkpoint import (
     Checkpoint,
     Position,
@@ -34,7 +35,7 @@ from comastre.training.checkpoint import (
     restore_random_state,
     save,
 )
-from comastre.training.directory import CONFIG, claimed, fingerprint
+from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, claimed, fingerprint
 from comastre.training.finiteness import LossWatch
 from comastre.training.launch import Team, build_fabric, launch
 from comastre.training.metrics import MetricsLog
@@ -43,15 +44,20 @@ from comastre.training.parts import Parts, TrainingMethod, default_parts
 from comastre.training.progress import RunProgress
 from comastre.training.stopping import Interrupted, StopRequest
 
-RESULTS = "results.json"
-CHECKPOINTS = "checkpoints"
 
-
-def run(config: RunConfig, out: Path | str, *, fresh: bool = False, parts: Parts | None = None) -> Results:
+def run(
+    config: RunConfig,
+    out: Path | str,
+    *,
+    fresh: bool = False,
+    base: Path | str | None = None,
+    parts: Parts | None = None,
+) -> Results:
     """Train and evaluate every step of `config` in the directory `out`.
 
     Called again with the same `out` it goes on where it stopped; a finished run gives its results at once. `fresh`
-    starts over and keeps what was there under another name. Raises `Interrupted` on SIGTERM and Ctrl-C.
+    starts over and keeps what was there under another name. `base` is another run whose first step a new run takes as
+    its own, so that methods can be compared from the same model. Raises `Interrupted` on SIGTERM and Ctrl-C.
     """
     out = Path(out)
     parts = parts or default_parts()
@@ -60,6 +66,8 @@ def run(config: RunConfig, out: Path | str, *, fresh: bool = False, parts: Parts
         return (None if fresh else finished_results(out)) or launch(fabric, _train, config, out, parts)
     try:
         with claimed(out, config, fresh):
+            if base is not None and not (out / CHECKPOINTS).exists():
+                adopt_first_step(Path(base), out, config)
             return finished_results(out) or launch(fabric, _train, config, out, parts)
     except OSError as error:
         raise disk_error(error, out) from error
