@@ -82,6 +82,16 @@ def test_settings_that_change_no_result_may_change(finished: Path):
     assert "log_every: 3" in (finished / "config.yaml").read_text()
 
 
+def test_a_run_that_failed_at_once_may_be_corrected(tmp_path: Path):
+    def refuse(*args: Any) -> Any:
+        raise UserError("no such data")
+
+    with pytest.raises(UserError, match="no such data"):
+        run(tiny_config(), tmp_path / "run", parts=replace(TINY, data=refuse))
+    run(tiny_config(iterations=1, iterations_per_class=1), tmp_path / "run", parts=TINY)
+    assert "iterations: 1\n" in (tmp_path / "run" / "config.yaml").read_text()
+
+
 def test_fresh_keeps_the_old_run_under_another_name(tmp_path: Path):
     config, out = tiny_config(iterations=1, iterations_per_class=1), tmp_path / "run"
     first = run(config, out, parts=TINY)
@@ -188,6 +198,14 @@ def test_a_full_disk_elsewhere_is_one_sentence_too(tmp_path: Path):
     with pytest.raises(UserError, match="the disk is full"):
         run(tiny_config(), tmp_path / "run", parts=replace(TINY, save=full))
     assert run(tiny_config(), tmp_path / "run", parts=TINY).steps[-1].step == 2
+
+
+def test_other_errors_of_the_system_are_not_blamed_on_the_disk(tmp_path: Path):
+    def missing(*args: Any) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "image.jpg")
+
+    with pytest.raises(FileNotFoundError, match=r"image\.jpg"):
+        run(tiny_config(), tmp_path / "run", parts=replace(TINY, data=missing))
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch(tmp_path: Path):

@@ -11,7 +11,8 @@ import os
 import random
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from comastre.training.stopping import Diverged
 
 VERSION = 1
 KEPT = 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILE_NAME = re.compile(r"step-(\d+)-iteration-(\d+)\.safetensors")
 
 
@@ -193,12 +195,23 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def disk_error(error: OSError, path: Path) -> UserError:
     """One sentence for a file that could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in _FULL:
         return UserError(
             f"the disk is full: {path} could not be written; free some space and start the same command again, "
             "it goes on from the last checkpoint"
         )
     return UserError(f"{path} could not be written: {error.strerror or error}")
+
+
+@contextmanager
+def explained_full_disk(out: Path) -> Iterator[None]:
+    """Whoever finds the disk full inside this block, in whatever library, says so in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise disk_error(error, out) from error
 
 
 def _flush_folder(folder: Path) -> None:

@@ -55,7 +55,7 @@ def claimed(out: Path, config: RunConfig, fresh: bool) -> Iterator[None]:
         with locked(out):
             _move_aside(out)
     with locked(out):
-        if (out / CONFIG).exists():
+        if (out / CONFIG).exists() and _has_begun(out):
             _refuse_changes(out, config)
         write_config(config, out / CONFIG)
         yield
@@ -123,6 +123,11 @@ def _refuse_foreign(out: Path) -> None:
     # Hidden files are ours: a run that was killed in its first moment leaves nothing else.
     if any(not path.name.startswith(".") for path in out.iterdir()):
         raise UserError(f"--out {out} holds other files and is not a run: name a new or an empty folder")
+
+
+def _has_begun(out: Path) -> bool:
+    # A run that failed before its first checkpoint (an impossible setting, missing data) holds nothing to protect.
+    return (out / RESULTS).exists() or any((out / CHECKPOINTS).glob("step-*"))
 
 
 def _move_aside(out: Path) -> None:

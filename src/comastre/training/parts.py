@@ -60,13 +60,9 @@ def default_parts() -> Parts:
 
 def datasets(config: RunConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
     """Training and validation set of the configured dataset."""
-    data = config.data
-    if data.dataset == "shapes":
-        from comastre.data.shapes import Shapes
+    from comastre.data.build import build_datasets
 
-        training = Shapes("train", data.image_size, data.train_images, data.seed)
-        return training, Shapes("val", data.image_size, data.val_images, data.seed)
-    raise UserError(f"data.dataset is '{data.dataset}' but this version can only train on shapes")
+    return build_datasets(config.data)
 
 
 def scenario_of(config: RunConfig, training_set: SegmentationDataset) -> Scenario:
@@ -122,7 +118,12 @@ def _partition(folder: Path) -> list[list[int]]:
     """Image indices of each step from train-0.npy, train-1.npy, ..."""
     steps: list[list[int]] = []
     while (path := folder / f"train-{len(steps)}.npy").exists():
-        steps.append(np.load(path, allow_pickle=False).astype(int).tolist())
+        try:
+            steps.append(np.load(path, allow_pickle=False).astype(int).reshape(-1).tolist())
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(
+                f"continual.partition: {path} cannot be read as a list of image numbers: {error}."
+            ) from None
     if not steps:
         raise UserError(f"continual.partition: {folder} has no train-0.npy")
     return steps

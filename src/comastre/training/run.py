@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
-from torch.optim import Optimizer
 
 from comastre.config import RunConfig
 from comastre.continual.scenario import Scenario, Task
@@ -22,18 +20,14 @@ from comastre.data.dataset import SegmentationDataset
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
-from comastre.losses.reduce import average_over_processes
 from comastre.training.base import adopt_first_step
 from comastre.training.checkpoint import (
     Checkpoint,
     Position,
-    disk_error,
+    explained_full_disk,
     load_latest,
-    optimiser_tensors,
-    random_state,
     restore_optimiser,
     restore_random_state,
-    save,
 )
 from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, claimed, fingerprint
 from comastre.training.finiteness import LossWatch
@@ -42,6 +36,7 @@ from comastre.training.metrics import MetricsLog
 from comastre.training.optimiser import build_optimiser, iterations_of_step, learning_rate_factor, set_learning_rate
 from comastre.training.parts import Parts, TrainingMethod, default_parts
 from comastre.training.progress import RunProgress
+from comastre.training.session import Session
 from comastre.training.stopping import Interrupted, StopRequest
 
 
@@ -64,13 +59,10 @@ def run(
     fabric = build_fabric(config.training)
     if fabric.global_rank > 0:  # started by torchrun or SLURM; the first process looks after the directory
         return (None if fresh else finished_results(out)) or launch(fabric, _train, config, out, parts)
-    try:
-        with claimed(out, config, fresh):
-            if base is not None and not (out / CHECKPOINTS).exists():
-                adopt_first_step(Path(base), out, config)
-            return finished_results(out) or launch(fabric, _train, config, out, parts)
-    except OSError as error:
-        raise disk_error(error, out) from error
+    with claimed(out, config, fresh), explained_full_disk(out):
+        if base is not None and not (out / CHECKPOINTS).exists():
+            adopt_first_step(Path(base), out, config)
+        return finished_results(out) or launch(fabric, _train, config, out, parts)
 
 
 def finished_results(out: Path) -> Results | None:
@@ -89,7 +81,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts) -> Result
     scenario = parts.scenario(config, training_set)
     method = parts.method(config)
     totals = tuple(iterations_of_step(config.training, task.step, len(task.new_classes)) for task in scenario.tasks)
-    with RunProgress(totals, config.training.batch_size, quiet=team.rank > 0) as progress:
+    with explained_full_disk(out), RunProgress(totals, config.training.batch_size, quiet=team.rank > 0) as progress:
         saved = _load_checkpoint(out, config, team, progress)
         position = saved.position if saved else Position()
         model = _rebuild(method, scenario.tasks, saved, fabric.device)
@@ -200,63 +192,6 @@ def _add_gradients(
         watch.watch(values, position.step, position.iteration + 1, part.targets.image_ids)
         means = {name: means.get(name, 0.0) + value / len(batch) for name, value in values.items()}
     return means
-
-
-@dataclass(frozen=True)
-class Session:
-    """What stays the same during one start of a run."""
-
-    fabric: Fabric
-    team: Team
-    config: RunConfig
-    out: Path
-    totals: tuple[int, ...]
-    """Iterations of each step."""
-    method: TrainingMethod
-    progress: RunProgress
-    stop: StopRequest
-    log: MetricsLog | None
-    """None on all processes but the first."""
-
-    def overall(self, position: Position) -> int:
-        """Iterations of the whole run that are done."""
-        return sum(self.totals[: position.step]) + position.iteration
-
-    def how_to_continue(self, position: Position) -> str:
-        return (
-            f"stopped in step {position.step + 1}/{len(self.totals)} after {position.iteration} of "
-            f"{self.totals[position.step]} iterations; everything is saved, go on with: "
-            f"comastre train {self.out / CONFIG} --out {self.out}"
-        )
-
-    def write_log(self, position: Position, terms: Mapping[str, Tensor], rate: float) -> None:
-        """Means over all processes to the log files and the screen."""
-        stacked = average_over_processes(torch.stack(list(terms.values())))
-        values = {"total": 0.0} | dict(zip(terms, stacked.tolist(), strict=True))  # the total first on the screen
-        self.progress.log(position.step, position.iteration, values)
-        if self.log is not None:
-            extra = {"learning_rate": rate, "images_per_second": self.progress.images_per_second}
-            self.log.write(position, self.overall(position), values | extra)
-
-    def save(self, position: Position, model: Any, results: Results, optimiser: Optimizer | None = None) -> None:
-        """A checkpoint by the first process, while the others wait; between steps there is no optimiser to keep."""
-        random_states = self.team.gather(random_state())
-        if self.team.rank == 0:
-            old_model = self.method.old_model if optimiser is not None else None
-            save(
-                self.out / CHECKPOINTS,
-                Checkpoint(
-                    position=position,
-                    model=model.state_dict(),
-                    old_model={} if old_model is None else old_model.state_dict(),
-                    optimiser={} if optimiser is None else optimiser_tensors(optimiser),
-                    random_states=tuple(random_states),
-                    results=results.as_json() if results.steps else {},
-                    scaler=self.fabric.strategy.precision.state_dict(),
-                    config=fingerprint(self.config),
-                ),
-            )
-        self.team.wait()
 
 
 def _load_checkpoint(out: Path, config: RunConfig, team: Team, progress: RunProgress) -> Checkpoint | None:
