@@ -266,9 +266,17 @@ class ContinualConfig(Section):
 
 class DataConfig(Section):
     dataset: str = "shapes"
-    """shapes, voc, ade20k, coco, or folder."""
+    """shapes, voc, ade20k, coco, folder (images/ and masks/) or coco_json (COCO's instance format)."""
     root: str | None = None
     """Folder of the dataset; not needed for shapes."""
+    coco_labels: Literal["auto", "panoptic", "instances"] = "auto"
+    """Labels of coco: panoptic PNGs (133 classes) or instance JSON (80); auto takes panoptic where it is there."""
+    train_json: str | None = None
+    """Annotation file of coco_json, relative to root; by default the first of the usual places."""
+    val_json: str | None = None
+    """Validation annotation file of coco_json, relative to root; without one a share is held out."""
+    held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """Share of images for validation where folder or coco_json has no validation split; names decide which."""
     crop: PositiveInt = 512
     """Training crop in pixels."""
     scale: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)

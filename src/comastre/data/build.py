@@ -1,0 +1,49 @@
+"""From the data section of a configuration to the training and the validation set."""
+
+from __future__ import annotations
+
+from comastre.config import DataConfig
+from comastre.data.dataset import SegmentationDataset
+from comastre.errors import UserError
+
+
+def build_datasets(config: DataConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
+    """The training and the validation set that `config` names; files are read when samples are asked for."""
+    training, validation = _pair(config)
+    if training.class_names != validation.class_names:
+        raise UserError(
+            f"The training and validation split of {config.dataset} in {config.root} have different classes: "
+            "give both the same list of classes."
+        )
+    return training, validation
+
+
+def _pair(config: DataConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
+    match config.dataset:
+        case "shapes":
+            from comastre.data.shapes import Shapes
+
+            training = Shapes("train", config.image_size, config.train_images, config.seed)
+            return training, Shapes("val", config.image_size, config.val_images, config.seed)
+        case "voc":
+            from comastre.data.voc import voc
+
+            return voc(config.root, "train"), voc(config.root, "val")
+        case "ade20k":
+            from comastre.data.ade20k import ade20k
+
+            return ade20k(config.root, "train"), ade20k(config.root, "val")
+        case "coco":
+            from comastre.data.coco import coco
+
+            return coco(config.root, "train", config.coco_labels), coco(config.root, "val", config.coco_labels)
+        case "folder":
+            from comastre.data.folder import folder
+
+            return folder(config.root, "train", config.held_out), folder(config.root, "val", config.held_out)
+        case "coco_json":
+            from comastre.data.coco_json import coco_json
+
+            files = (config.train_json, config.val_json, config.held_out)
+            return coco_json(config.root, "train", *files), coco_json(config.root, "val", *files)
+    raise UserError(f"data.dataset is '{config.dataset}' but must be shapes, voc, ade20k, coco, folder or coco_json.")

@@ -1,0 +1,120 @@
+"""Reading image and mask files: whatever PIL opens becomes RGB or class ids, or one sentence that names the file."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from comastre.data.dataset import IGNORE
+from comastre.errors import UserError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm")
+_ORIENTATION = 0x0112  # the EXIF tag
+_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+_SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
+
+
+def read_image(path: Path, short_side: int | None = None) -> tuple[np.ndarray, tuple[int, int]]:
+    """The image (h, w, 3) uint8 as a viewer shows it, and its full size (H, W).
+
+    With `short_side` a JPEG may come at 1/2, 1/4 or 1/8 of its size, as long as its short side stays that long.
+    """
+    try:
+        with Image.open(path) as opened:
+            width, height = opened.size
+            if short_side is not None and opened.format == "JPEG":
+                factor = min(1.0, short_side / min(width, height))
+                # The decoder then leaves out the high frequencies, which is much faster than decoding and shrinking.
+                opened.draft(None, (max(1, int(width * factor)), max(1, int(height * factor))))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # broken EXIF blocks and palettes with transparency: pixels are fine
+                orientation = opened.getexif().get(_ORIENTATION, 1)
+                image = _to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened))
+            pixels = np.asarray(image)
+    except FileNotFoundError:
+        raise UserError(f"The image {path} does not exist: restore it, or take it off the list.") from None
+    except UnidentifiedImageError:
+        raise UserError(f"{path} is not an image that can be read: replace or remove it.") from None
+    except _UNREADABLE as error:
+        raise UserError(f"The image {path} cannot be read ({error}): replace or remove it.") from None
+    return pixels, (width, height) if orientation in (5, 6, 7, 8) else (height, width)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in _SIXTEEN_BITS:
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # the colours of transparent entries stay as they are
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def read_mask(path: Path) -> np.ndarray:
+    """The values (H, W) uint8 of a one-channel, 8-bit (or palette) mask."""
+    try:
+        with Image.open(path) as opened:
+            mode, values = opened.mode, np.asarray(opened)
+    except FileNotFoundError:
+        raise UserError(f"The mask {path} does not exist: add it, or take its image away.") from None
+    except UnidentifiedImageError:
+        raise UserError(f"The mask {path} is not an image that can be read: replace it.") from None
+    except _UNREADABLE as error:
+        raise UserError(f"The mask {path} cannot be read ({error}): replace it.") from None
+    if mode in ("L", "P", "1"):
+        return values.astype(np.uint8)
+    if values.ndim == 3:
+        raise UserError(f"The mask {path} holds {mode} colours but must hold class ids: {_conversion(values)}.")
+    raise UserError(
+        f"The mask {path} has more than 8 bits per pixel (mode {mode}): save its class ids in 8 bits, as in "
+        "Image.fromarray(np.array(mask).astype('uint8')).save(path)."
+    )
+
+
+def _conversion(values: np.ndarray) -> str:
+    colours = values[..., : 1 if values.shape[2] == 2 else 3]
+    if np.all(colours == colours[..., :1]):
+        return "its channels are equal, so keep one, as in Image.open(path).getchannel(0).save(path)"
+    return (
+        "replace every colour by its id, as in ids[np.all(np.array(mask)[..., :3] == colour, axis=-1)] = id, and save "
+        "Image.fromarray(ids.astype('uint8')) as PNG"
+    )
+
+
+def check_mask(path: Path, values: np.ndarray, num_classes: int, size: tuple[int, int], image: Path) -> None:
+    """Refuse a mask of another size than its image, or with ids that are no class."""
+    if values.shape != size:
+        turned = (
+            " (the image is turned by its EXIF orientation; turn the mask, too)" if values.shape == size[::-1] else ""
+        )
+        raise UserError(
+            f"The mask {path} is {values.shape[1]} x {values.shape[0]} but its image {image.name} is "
+            f"{size[1]} x {size[0]}{turned}: make them the same size."
+        )
+    check_ids(path, values, num_classes)
+
+
+def check_ids(path: Path, values: np.ndarray, num_classes: int) -> None:
+    """Refuse ids other than 0..num_classes and 255."""
+    counts = np.bincount(values.reshape(-1), minlength=256)
+    wrong = [int(label) for label in np.flatnonzero(counts) if num_classes < label < IGNORE]
+    if wrong:
+        shown = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
+        raise UserError(
+            f"The mask {path} holds the label {shown} but there are only the classes 1..{num_classes} "
+            f"(0 background or void, {IGNORE} ignored): correct the mask or the list of classes."
+        )
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(H, W) as a viewer shows it, from the file's header alone."""
+    try:
+        with Image.open(path) as opened:
+            width, height = opened.size
+            turned = opened.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+    except _UNREADABLE as error:
+        raise UserError(f"The image {path} cannot be read ({error}): replace or remove it.") from None
+    return (width, height) if turned else (height, width)
