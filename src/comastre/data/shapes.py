@@ -115,7 +115,7 @@ def random_layout(rng: np.random.Generator, num_classes: int) -> list[Placed]:
         # Of several places the one that leaves most room, so that occlusion stays partial.
         places = [rng.uniform(margin, 1.0 - margin, 2).tolist() for _ in range(8 if objects else 1)]
         x, y = max(places, key=lambda place: _room(place, objects))
-        angle = rng.uniform(-35.0, 35.0)
+        angle = rng.uniform(-20.0, 20.0)
         objects.append(Placed(label, x, y, diameter, angle, aspect=rng.uniform(0.85, 1.18)))
     return objects
 

@@ -145,12 +145,12 @@ def background(rng: np.random.Generator, size: int) -> np.ndarray:
     """(size, size, 3) float32 in 0..255: clouds or a gradient, sometimes with a faint pattern."""
     base = random_colour(rng, (0.05, 0.55), (0.25, 0.9))
     cells = 2 if rng.uniform() < 0.35 else int(rng.integers(3, 7))  # two cells make a gradient
-    light = rng.uniform(-45.0, 45.0, (cells, cells, 1)) + rng.uniform(-16.0, 16.0, (cells, cells, 3))
+    light = rng.uniform(-30.0, 30.0, (cells, cells, 1)) + rng.uniform(-12.0, 12.0, (cells, cells, 3))
     coarse = np.clip(base + light, 0.0, 255.0).astype(np.uint8)
     smooth = np.asarray(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)).astype(np.float32)
     if rng.uniform() < 0.5:
         kind = TEXTURES[int(rng.integers(1, len(TEXTURES)))]
-        strength = np.float32(rng.uniform(-34.0, 34.0))
+        strength = np.float32(rng.uniform(-24.0, 24.0))
         smooth += strength * (pattern(rng, kind, (size, size), (size / 12, size / 4))[..., None] - np.float32(0.5))
     return smooth
 
@@ -178,7 +178,7 @@ def paint(rng: np.random.Generator, canvas: np.ndarray, cover: np.ndarray) -> No
     colour = main
     kind = TEXTURES[int(rng.integers(len(TEXTURES)))]
     if kind != "plain":
-        second = np.clip(main + np.float32(rng.choice((-1.0, 1.0)) * rng.uniform(35.0, 75.0)), 0.0, 255.0)
+        second = np.clip(main + np.float32(rng.choice((-1.0, 1.0)) * rng.uniform(12.0, 36.0)), 0.0, 255.0)
         colour = main + (second - main) * pattern(rng, kind, share.shape, (size / 12, size / 6))[..., None]
     # The blurred coverage falls off at the edges: its slope along the light makes the object look rounded.
     height, width = share.shape
