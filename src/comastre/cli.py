@@ -24,15 +24,28 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 Source = Annotated[str, tyro.conf.arg(metavar="PRESET_OR_YAML")]
 Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+BaseRun = Annotated[Path | None, tyro.conf.arg(metavar="RUN")]
 ModelName = Annotated[str, tyro.conf.arg(metavar="MODEL")]
 Images = Annotated[list[Path], tyro.conf.arg(metavar="IMAGES")]
 
 
-def demo() -> int:
-    """Learn a stream of classes on built-in data, with no download, and show what was forgotten."""
+def demo(
+    out: Out = Path("comastre-demo"),
+    seed: int = 0,
+    paper: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> int:
+    """Learn a stream of classes on built-in data, with no download, and show what was forgotten.
+
+    Args:
+        out: Folder for the runs; started again, an interrupted demo goes on.
+        seed: Seed of weights, order and points.
+        paper: Also run with the paper's own switches, to see what is the paper's and what is ours.
+        fresh: Start over; what was there is kept aside.
+    """
     from comastre.demo import demo
 
-    demo()
+    demo(out, seed=seed, paper=paper, fresh=fresh)
     return DONE
 
 
@@ -41,6 +54,7 @@ def train(
     /,
     out: Out,
     fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    base: BaseRun = None,
     overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
 ) -> int:
     """Run all steps of a stream; started again with the same --out it resumes where it stopped.
@@ -51,6 +65,7 @@ def train(
         source: A preset (see `comastre presets`) or a YAML file.
         out: Run directory: configuration, checkpoints, results and a model per step.
         fresh: Start over instead of resuming; the old run is kept aside.
+        base: Another run whose first step this one takes as its own, so that methods start from the same model.
         overrides: Fields from the command line, already split off.
     """
     from comastre.settings import load_config
@@ -59,7 +74,7 @@ def train(
     config = load_config(source, overrides)
     from comastre.training.run import run
 
-    run(config, out, fresh=fresh)
+    run(config, out, fresh=fresh, base=base)
     return DONE
 
 
@@ -196,7 +211,7 @@ def _read_train(rest: Sequence[str]) -> Callable[[], int]:
             _read(train, "train", ["--help"])
         say(field_help())
         raise SystemExit(DONE)
-    overrides, own = split_overrides(rest, ("out", "fresh"))
+    overrides, own = split_overrides(rest, ("out", "fresh", "base"))
     return functools.partial(_read(train, "train", own), overrides=overrides)
 
 
