@@ -9,16 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from comastre import bundle
 from comastre.class_table import LineageStep, class_table
 from comastre.config import RunConfig
-from comastre.continual.scenario import Scenario, Task, build_scenario
+from comastre.continual.scenario import Scenario, Task
+from comastre.continual.stream import build_stream
 from comastre.data.dataset import SegmentationDataset
-from comastre.errors import UserError
 from comastre.evaluation.results import Results, StepResult
 from comastre.losses.points import PointSource
 
@@ -67,16 +66,7 @@ def datasets(config: RunConfig) -> tuple[SegmentationDataset, SegmentationDatase
 
 def scenario_of(config: RunConfig, training_set: SegmentationDataset) -> Scenario:
     """The stream of tasks; joint training learns all classes in one step."""
-    continual = config.continual
-    partition = None if continual.partition is None else _partition(Path(continual.partition))
-    return build_scenario(
-        training_set.presence(),
-        len(training_set.class_names),
-        "joint" if config.method == "joint" else continual.setting,
-        continual.protocol,
-        continual.class_order,
-        partition,
-    )
+    return build_stream(config, training_set.presence(), training_set.class_names)
 
 
 def save_step(
@@ -112,18 +102,3 @@ def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
         # None where no validation image shows any of the classes.
         scores={name: score if score is not None and math.isfinite(score) else None for name, score in scores.items()},
     )
-
-
-def _partition(folder: Path) -> list[list[int]]:
-    """Image indices of each step from train-0.npy, train-1.npy, ..."""
-    steps: list[list[int]] = []
-    while (path := folder / f"train-{len(steps)}.npy").exists():
-        try:
-            steps.append(np.load(path, allow_pickle=False).astype(int).reshape(-1).tolist())
-        except (OSError, ValueError, TypeError) as error:
-            raise UserError(
-                f"continual.partition: {path} cannot be read as a list of image numbers: {error}."
-            ) from None
-    if not steps:
-        raise UserError(f"continual.partition: {folder} has no train-0.npy")
-    return steps
