@@ -97,11 +97,6 @@ def test_bad_lists_of_classes_are_named(tmp_path, file, content, message):
         read_classes(tmp_path)
 
 
-def remove_masks(root):
-    (root / "masks" / "a.png").unlink()
-    (root / "masks" / "b.png").unlink()
-
-
 def second_image(root):
     write_image(root / "images" / "a.bmp")
 
@@ -133,7 +128,6 @@ def no_images(root):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_masks, r"a\.jpg has no mask .*a\.png \(and 1 more images have none\): add it"),
         (second_image, r"a\.bmp and .*a\.jpg would share the mask a\.png"),
         (lonely_list, r"train\.txt but a split needs both"),
         (wrong_list, r"train\.txt lists zebra, which is not in images/"),
@@ -186,3 +180,21 @@ def test_splits_must_agree_on_the_classes(tmp_path):
     write_image(tmp_path / "images" / "one.jpg")
     with pytest.raises(UserError, match="different classes"):
         build_datasets(DataConfig(dataset="coco_json", root=str(tmp_path)))
+
+
+def test_missing_files_are_named_before_anything_is_read(tmp_path):
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            write_image(tmp_path / "images" / split / f"{name}.jpg")
+            write_mask(tmp_path / "masks" / split / f"{name}.png", 1)
+    (tmp_path / "classes.txt").write_text("cat\n")
+    config = DataConfig(dataset="folder", root=str(tmp_path))
+    build_datasets(config)
+    for name in ("a", "b"):
+        (tmp_path / "masks" / "val" / f"{name}.png").unlink()
+    with pytest.raises(UserError, match=r"labels of a in the val split .*a\.png, which does not exist \(1 more are"):
+        build_datasets(config)
+    training, validation = build_datasets(config, require_files=False)
+    assert training.presence() == [{1}, {1}]
+    with pytest.raises(UserError, match=r"a\.png does not exist"):
+        validation.presence()

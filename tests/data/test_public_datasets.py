@@ -82,10 +82,8 @@ def test_a_ready_list_and_folder_come_first(voc_root):
 def test_voc_problems_are_named(voc_root, tmp_path):
     folder = voc_root / "VOCdevkit" / "VOC2012"
     write_list(folder / "ImageSets" / "Segmentation" / "train.txt", "t1", "s1")
-    with pytest.raises(
-        UserError, match=r"s1 is on the train list but has no mask .*\(SegmentationClass\): add s1\.png"
-    ):
-        voc(voc_root, "train")
+    with pytest.raises(UserError, match=r"labels of s1 in the train split of voc .*SegmentationClass.s1\.png"):
+        voc(voc_root, "train").require_files()
     (folder / "ImageSets" / "Segmentation" / "val.txt").unlink()
     with pytest.raises(UserError, match=r"val\.txt does not exist"):
         voc(voc_root, "val")

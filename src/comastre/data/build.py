@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from comastre.config import DataConfig
 from comastre.data.dataset import SegmentationDataset
+from comastre.data.files import FileDataset
 from comastre.errors import UserError
 
 
-def build_datasets(config: DataConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
+def build_datasets(config: DataConfig, require_files: bool = True) -> tuple[SegmentationDataset, SegmentationDataset]:
     """The training and the validation set that `config` names; files are read when samples are asked for."""
     training, validation = _pair(config)
+    for dataset in (training, validation):
+        if require_files and isinstance(dataset, FileDataset):
+            dataset.require_files()
     if training.class_names != validation.class_names:
         raise UserError(
             f"The training and validation split of {config.dataset} in {config.root} have different classes: "

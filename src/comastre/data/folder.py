@@ -95,12 +95,6 @@ def _pairs(images: Path, masks: Path) -> list[Record]:
                 f"{seen[name]} and {image} would share the mask {name}.png: give every image one name of its own."
             )
         seen[name] = image
-    missing = [name for name in seen if not (masks / f"{name}.png").is_file()]
-    if missing:
-        more = f" (and {len(missing) - 1} more images have none)" if len(missing) > 1 else ""
-        raise UserError(
-            f"The image {seen[missing[0]]} has no mask {masks / missing[0]}.png{more}: add it or remove the image."
-        )
     return [Record(name, image, masks / f"{name}.png") for name, image in seen.items()]
 
 

@@ -83,13 +83,8 @@ def _record(folder: Path, sbd: Path | None, name: str, split: str) -> Record:
     if sbd is not None:
         masks.append(sbd / "cls" / f"{name}.mat")
         objects.append(sbd / "inst" / f"{name}.mat")
-    mask = first_existing(*masks)
-    if mask is None:
-        looked = ", ".join(kind for kind in kinds if (folder / kind).is_dir()) or "SegmentationClass"
-        raise UserError(
-            f"{name} is on the {split} list but has no mask in {folder} ({looked}): add {name}.png, or SBD "
-            f"(`comastre data prepare voc`), or take it off the list."
-        )
+    # Where there is none, the place where it was to be expected is named.
+    mask = first_existing(*masks) or next((each for each in masks if each.parent.is_dir()), masks[0])
     return Record(name, image, mask, first_existing(*objects))
 
 
