@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from comastre import __version__
+from comastre import __version__, data_commands
 from comastre.console import complain, say, table
 from comastre.errors import UserError
 from comastre.overrides import UsageError, config_fields, split_overrides
@@ -100,6 +100,13 @@ def predict(
     return DONE
 
 
+def data() -> int:
+    """Download public datasets (prepare), or read every file of a dataset and say what is bad (check)."""
+    rows = [(name, (inspect.getdoc(verb) or "").splitlines()[0]) for name, verb in DATA_VERBS.items()]
+    say(f"usage: comastre data COMMAND [ARGUMENTS]\n\n{inspect.getdoc(data)}\n\ncommands:\n{table(rows)}")
+    return DONE
+
+
 def presets() -> int:
     """List the presets with what they are and what they need."""
     from comastre.settings import presets
@@ -121,9 +128,12 @@ VERBS: dict[str, Callable[..., int]] = {
     "demo": demo,
     "train": train,
     "predict": predict,
+    "data": data,
     "presets": presets,
     "doctor": doctor,
 }
+
+DATA_VERBS: dict[str, Callable[..., int]] = {"prepare": data_commands.prepare, "check": data_commands.check}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -170,7 +180,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         raise UsageError(
             f"there is no command {verb!r}: " + (f"did you mean {near[0]}?" if near else f"choose {', '.join(VERBS)}")
         )
-    call = _read_train(rest) if verb == "train" else _read(VERBS[verb], verb, rest)
+    readers = {"train": _read_train, "data": _read_data}
+    call = readers[verb](rest) if verb in readers else _read(VERBS[verb], verb, rest)
     return call()
 
 
@@ -213,6 +224,22 @@ def _read_train(rest: Sequence[str]) -> Callable[[], int]:
         raise SystemExit(DONE)
     overrides, own = split_overrides(rest, ("out", "fresh", "base"))
     return functools.partial(_read(train, "train", own), overrides=overrides)
+
+
+def _read_data(rest: Sequence[str]) -> Callable[[], int]:
+    """The call of a verb below `data`; `check` takes fields of the configuration."""
+    if not rest or rest[0] in ("-h", "--help", "help"):
+        return data
+    name, *own = rest
+    if name not in DATA_VERBS:
+        near = difflib.get_close_matches(name, DATA_VERBS, n=1)
+        raise UsageError(
+            f"there is no command 'data {name}': " + (f"did you mean {near[0]}?" if near else "choose prepare or check")
+        )
+    if name != "check" or "--help" in own or "-h" in own:
+        return _read(DATA_VERBS[name], f"data {name}", own)
+    overrides, own = split_overrides(own, ("processes",))
+    return functools.partial(_read(DATA_VERBS[name], "data check", own), overrides=overrides)
 
 
 def _read(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable[..., int]:

@@ -1,0 +1,74 @@
+"""The verbs below `comastre data`; like all verbs they import what is heavy themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from comastre.console import say
+from comastre.errors import UserError
+
+DATASETS = ("shapes", "voc", "ade20k", "coco", "folder", "coco_json")
+# The paper's setting of a dataset, where it has one; else all classes at once.
+_PRESETS = {"shapes": "shapes-6-2", "voc": "voc-15-5", "ade20k": "ade20k-100-50"}
+
+
+def prepare(
+    dataset: tyro.conf.Positional[Literal["voc", "ade20k", "coco"]],
+    /,
+    root: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    base_url: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None,
+    keep_archives: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> int:
+    """Download a public dataset from its official place, check it, unpack it and convert what needs it.
+
+    Started again it goes on where it stopped. The dataset's own terms of use apply.
+
+    Args:
+        dataset: voc (2012, with SBD: 3 GB), ade20k (scene parsing, 1 GB) or coco (2017, 20 GB).
+        root: Folder for the data, which is then --data.root.
+        base_url: A mirror that holds the same files.
+        keep_archives: Keep the downloaded archives in DIR/downloads.
+    """
+    from comastre.data.prepare import prepare
+
+    prepare(dataset, root, base_url, keep_archives)
+    return 0
+
+
+def check(
+    source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="DATASET_OR_PRESET")]],
+    /,
+    processes: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
+    overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
+) -> int:
+    """Read every image and mask once, count the images of each class and step, and list every bad file.
+
+    Fields of the configuration can be given, such as --data.root FOLDER or --continual.setting 15-1.
+    The exit code is 1 when anything is bad.
+
+    Args:
+        source: shapes, voc, ade20k, coco, folder, coco_json, a preset, or a YAML file.
+        processes: Reading processes; by default one per processor.
+        overrides: Fields from the command line, already split off.
+    """
+    from comastre.config import merge
+    from comastre.settings import load_config, validate
+
+    if source in _PRESETS:
+        config = load_config(_PRESETS[source], overrides)
+    elif source in DATASETS:
+        plain = {"data": {"dataset": source}, "continual": {"setting": "joint"}}
+        config = validate(merge(plain, overrides or {}), source)
+    else:
+        config = load_config(source, overrides)
+    if processes is not None and processes < 1:
+        raise UserError(f"--processes is {processes} but must be 1 or more")
+    from comastre.data.check import check_data, render
+
+    report = check_data(config, processes)
+    say(render(report))
+    return 1 if report.problems else 0
