@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional
 
 from comastre.config import DataConfig
+from comastre.data.colour import distort, turn_hue
 from comastre.data.dataset import Sample
+from comastre.data.images import read_image
 from comastre.data.transforms import (
     Augmentation,
     augment,
+    draw_short_side,
     instance_targets,
     seeded,
     semantic_targets,
@@ -25,6 +32,12 @@ def marked_image(height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     return (10 * labels).to(torch.uint8).expand(3, -1, -1).clone(), labels[None]
 
 
+def augmented(image, labels, options, seed):
+    """Label maps as one tensor (K, H, W)."""
+    image, maps = augment(image, labels, options, seed)
+    return image, torch.stack(maps)
+
+
 def test_options_are_those_of_the_data_section():
     config = DataConfig(crop=48, scale=(0.9, 1.1), flip=False, colour_jitter=True)
     assert Augmentation.of(config) == Augmentation(48, (0.9, 1.1), False, True)
@@ -32,7 +45,7 @@ def test_options_are_those_of_the_data_section():
 
 def test_nothing_switched_on_changes_nothing():
     image, labels = marked_image(32, 32)
-    new_image, new_labels = augment(image, labels, PLAIN, seed=3)
+    new_image, new_labels = augmented(image, labels, PLAIN, seed=3)
     assert torch.equal(new_image, image)
     assert torch.equal(new_labels, labels)
 
@@ -42,7 +55,7 @@ def test_flips_happen_half_of_the_time_and_move_labels_with_the_image():
     options = Augmentation(32, (1.0, 1.0), flip=True, colour_jitter=False)
     flipped = 0
     for seed in range(60):
-        new_image, new_labels = augment(image, labels, options, seed)
+        new_image, new_labels = augmented(image, labels, options, seed)
         assert torch.equal(new_image[0].int(), 10 * new_labels[0])
         flipped += torch.equal(new_image, image.flip(-1))
     assert 18 <= flipped <= 42
@@ -53,7 +66,7 @@ def test_rescaled_crops_keep_labels_on_the_image():
     options = Augmentation(32, (0.5, 2.0), flip=True, colour_jitter=False)
     padded = 0
     for seed in range(30):
-        new_image, new_labels = augment(image, labels, options, seed)
+        new_image, new_labels = augmented(image, labels, options, seed)
         assert new_image.shape == (3, 32, 32)
         assert new_labels.shape == (1, 32, 32)
         ignored = new_labels[0] == 255
@@ -66,7 +79,7 @@ def test_rescaled_crops_keep_labels_on_the_image():
 
 def test_the_short_side_is_a_multiple_of_the_crop():
     image, labels = marked_image(20, 40)
-    _, half = augment(image, labels, Augmentation(32, (0.5, 0.5), False, False), 0)
+    _, half = augmented(image, labels, Augmentation(32, (0.5, 0.5), False, False), 0)
     assert (half[0] != 255).sum() == 16 * 32  # 16 x 32 of 32 x 32 are image, the rest is padding
     assert (half[0, :16] != 255).all()
 
@@ -75,10 +88,10 @@ def test_the_seed_decides_everything_and_nothing_leaks():
     image, labels = marked_image(60, 80)
     options = Augmentation(32, (0.5, 2.0), True, True)
     state = torch.random.get_rng_state()
-    first = augment(image, labels, options, 1)
+    first = augmented(image, labels, options, 1)
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.rand(5)
-    again, other = augment(image, labels, options, 1), augment(image, labels, options, 2)
+    again, other = augmented(image, labels, options, 1), augmented(image, labels, options, 2)
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], other[0])
@@ -98,8 +111,8 @@ def test_colour_jitter_changes_colours_but_not_padding_nor_labels():
     still = Augmentation(32, (0.75, 0.75), False, False)
     changed = 0
     for seed in range(10):
-        new_image, new_labels = augment(image, labels, jittered, seed)
-        old_image, old_labels = augment(image, labels, still, seed)
+        new_image, new_labels = augmented(image, labels, jittered, seed)
+        old_image, old_labels = augmented(image, labels, still, seed)
         assert torch.equal(new_labels, old_labels)
         assert torch.all(new_image[:, new_labels[0] == 255] == 128)
         changed += not torch.equal(new_image, old_image)
@@ -155,3 +168,97 @@ def test_examples_see_labels_through_the_lookup():
     # A dataset that does not know objects falls back to one mask per class.
     _, masks, indices = training_example(Sample(sample.image, semantic, None, "one"), lookup, PLAIN, True, 0)
     assert indices.tolist() == [4]
+
+
+# --- what makes it fast changes nothing that training learns from ----------------------------------------------------
+
+
+def naive(image, labels, options, seed):
+    """The order of torchvision's own transforms: resize everything, then crop."""
+    with seeded(seed):
+        where_scale, where_top, where_left, where_flip = torch.rand(4).tolist()
+    low, high = options.scale
+    factor = round(options.crop * (low + where_scale * (high - low))) / min(labels.shape[-2:])
+    size = [round(side * factor) for side in labels.shape[-2:]]
+    image = functional.resize(image, size, antialias=True)
+    labels = functional.resize(labels, size, interpolation=InterpolationMode.NEAREST_EXACT)
+    height, width = (min(side, options.crop) for side in size)
+    top, left = int(where_top * (size[0] - height + 1)), int(where_left * (size[1] - width + 1))
+    image, labels = (functional.crop(each, top, left, height, width) for each in (image, labels))
+    if options.flip and where_flip < 0.5:
+        image, labels = functional.horizontal_flip(image), functional.horizontal_flip(labels)
+    missing = [0, 0, options.crop - width, options.crop - height]
+    return functional.pad(image, missing, fill=128), functional.pad(labels, missing, fill=255)
+
+
+def test_labels_are_exactly_those_of_resizing_everything_first():
+    generator = torch.Generator().manual_seed(0)
+    options = Augmentation(32, (0.5, 2.0), True, False)
+    shares = torch.zeros(2, 256)
+    for seed, (height, width) in enumerate([(60, 80), (37, 53), (101, 30), (200, 300)] * 6):
+        image = torch.randint(0, 256, (3, height, width), generator=generator, dtype=torch.uint8)
+        labels = torch.randint(0, 21, (2, height, width), generator=generator, dtype=torch.int32)
+        new_image, new_labels = augmented(image, labels, options, seed)
+        old_image, old_labels = naive(image, labels, options, seed)
+        assert torch.equal(new_image, old_image)
+        assert torch.equal(new_labels, old_labels)
+        for row, each in enumerate((new_labels, old_labels)):
+            shares[row] += torch.bincount(each.flatten().long(), minlength=256)
+    shares /= shares.sum(1, keepdim=True)
+    assert torch.equal(shares[0], shares[1])
+    assert shares[0, :21].min() > 0.01
+
+
+def test_an_image_read_smaller_gives_the_same_labels_and_almost_the_same_pixels(tmp_path):
+    rows, columns = np.mgrid[:400, :600]
+    pixels = np.stack([rows % 256 // 2, columns % 256 // 2, (rows + columns) // 4 % 256], axis=-1).astype(np.uint8)
+    path = tmp_path / "image.jpg"
+    Image.fromarray(pixels).save(path, quality=95)
+    labels = torch.from_numpy((rows // 40 + columns // 60).astype(np.uint8))
+    options = Augmentation(64, (0.5, 2.0), True, True)
+    smaller = 0
+    for seed in range(12):
+        full, _ = read_image(path)
+        small, size = read_image(path, draw_short_side(options, seed))
+        assert size == full.shape[:2]
+        assert min(small.shape[:2]) >= draw_short_side(options, seed)
+        smaller += small.shape != full.shape
+        made = [
+            augment(torch.from_numpy(each.copy()).permute(2, 0, 1), [labels], options, seed) for each in (full, small)
+        ]
+        assert torch.equal(made[0][1][0], made[1][1][0])
+        assert (made[0][0].float() - made[1][0].float()).abs().mean() < 6
+    assert smaller == 12
+
+
+def test_the_short_side_is_known_before_the_image_is_read():
+    image, labels = marked_image(40, 40)
+    options = Augmentation(32, (0.25, 1.0), False, False)
+    for seed in range(10):
+        _, new_labels = augmented(image, labels, options, seed)
+        assert (new_labels[0] != 255).sum() == draw_short_side(options, seed) ** 2
+
+
+@pytest.mark.parametrize("turn", [0.05, -0.05, 0.0, 0.37, -0.5])
+def test_hue_is_that_of_torchvision(turn):
+    image = torch.randint(0, 256, (3, 64, 64), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    image[:, :8] = image[:1, :8]  # grey has no hue
+    image[0, 8:16] = image[1, 8:16]
+    difference = (turn_hue(image.float(), turn).int() - functional.adjust_hue(image, turn).int()).abs()
+    assert difference.max() <= 1
+    assert difference.float().mean() < 0.2
+
+
+def test_the_colour_jitter_draws_what_torchvision_draws():
+    image = torch.randint(0, 256, (3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    theirs = v2.RandomPhotometricDistort()
+    worst = 0
+    for seed in range(40):
+        with seeded(seed):
+            ours = distort(image)
+            after = torch.rand(1)
+        with seeded(seed):
+            expected = theirs(tv_tensors.Image(image)).as_subclass(torch.Tensor)
+            assert torch.equal(torch.rand(1), after)
+        worst = max(worst, int((ours.int() - expected.int()).abs().max()))
+    assert worst <= 2

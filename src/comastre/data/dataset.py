@@ -19,7 +19,7 @@ class Sample:
     """One image with its ground truth."""
 
     image: np.ndarray
-    """(H, W, 3) uint8."""
+    """(H, W, 3) uint8; for training it may have been decoded smaller than the label maps."""
     semantic: np.ndarray
     """(H, W) uint8 dataset ids: 0 background or void, 1..C classes, 255 ignore."""
     instances: np.ndarray | None

@@ -35,7 +35,7 @@ def read_image(path: Path, short_side: int | None = None) -> tuple[np.ndarray, t
                 warnings.simplefilter("ignore")  # broken EXIF blocks and palettes with transparency: pixels are fine
                 orientation = opened.getexif().get(_ORIENTATION, 1)
                 image = _to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened))
-            pixels = np.asarray(image)
+            pixels = np.array(image)  # writable, so that nobody has to copy it again
     except FileNotFoundError:
         raise UserError(f"The image {path} does not exist: restore it, or take it off the list.") from None
     except UnidentifiedImageError:
@@ -57,7 +57,7 @@ def read_mask(path: Path) -> np.ndarray:
     """The values (H, W) uint8 of a one-channel, 8-bit (or palette) mask."""
     try:
         with Image.open(path) as opened:
-            mode, values = opened.mode, np.asarray(opened)
+            mode, values = opened.mode, np.array(opened)
     except FileNotFoundError:
         raise UserError(f"The mask {path} does not exist: add it, or take its image away.") from None
     except UnidentifiedImageError:
@@ -65,7 +65,7 @@ def read_mask(path: Path) -> np.ndarray:
     except _UNREADABLE as error:
         raise UserError(f"The mask {path} cannot be read ({error}): replace it.") from None
     if mode in ("L", "P", "1"):
-        return values.astype(np.uint8)
+        return values.astype(np.uint8, copy=False)
     if values.ndim == 3:
         raise UserError(f"The mask {path} holds {mode} colours but must hold class ids: {_conversion(values)}.")
     raise UserError(
@@ -99,9 +99,12 @@ def check_mask(path: Path, values: np.ndarray, num_classes: int, size: tuple[int
 
 def check_ids(path: Path, values: np.ndarray, num_classes: int) -> None:
     """Refuse ids other than 0..num_classes and 255."""
-    counts = np.bincount(values.reshape(-1), minlength=256)
-    wrong = [int(label) for label in np.flatnonzero(counts) if num_classes < label < IGNORE]
-    if wrong:
+    # The largest value is found ten times faster than all that occur, and mostly says enough.
+    largest = int(values.max(initial=0))
+    if largest == IGNORE:
+        largest = int(np.where(values == IGNORE, 0, values).max())
+    if largest > num_classes:
+        wrong = [int(label) for label in np.unique(values) if num_classes < label < IGNORE]
         shown = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
         raise UserError(
             f"The mask {path} holds the label {shown} but there are only the classes 1..{num_classes} "

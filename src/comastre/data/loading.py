@@ -24,7 +24,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from comastre.config import RunConfig
 from comastre.continual.scenario import Task
 from comastre.data.dataset import Sample, SegmentationDataset
-from comastre.data.transforms import Augmentation, training_example
+from comastre.data.files import FileDataset
+from comastre.data.transforms import Augmentation, draw_short_side, training_example
 from comastre.errors import UserError
 from comastre.losses.targets import Targets
 
@@ -118,9 +119,9 @@ class TrainingStream(Dataset[tuple[Batch, ...] | UserError]):
     def _batch(self, iteration: int, indices: Sequence[int], rows: slice) -> Batch:
         images, masks, labels, image_ids = [], [], [], []
         for place in range(rows.start, rows.stop):
-            sample = self.dataset[indices[place]]
             entropy = (self.seed, self.task.step, _AUGMENTATION, iteration, place)
             seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+            sample = self._sample(indices[place], seed)
             image, image_masks, image_labels = training_example(
                 sample, self.lookup, self.augmentation, self.by_instance, seed
             )
@@ -130,6 +131,12 @@ class TrainingStream(Dataset[tuple[Batch, ...] | UserError]):
             image_ids.append(sample.image_id)
         targets = Targets.stack(masks, labels, image_ids)
         return Batch(torch.stack(images), None, targets, rows, self.global_batch, iteration)
+
+    def _sample(self, index: int, seed: int) -> Sample:
+        """The sample, whose image is decoded no larger than its augmentation with this seed needs."""
+        if isinstance(self.dataset, FileDataset):
+            return self.dataset.sample(index, draw_short_side(self.augmentation, seed))
+        return self.dataset[index]
 
 
 @lru_cache(maxsize=4)

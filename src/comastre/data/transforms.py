@@ -5,22 +5,21 @@ All randomness of a sample comes from one seed, so the pixels do not depend on w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision import tv_tensors  # type: ignore[import-untyped]
-from torchvision.transforms import InterpolationMode, v2  # type: ignore[import-untyped]
+from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
 from comastre.config import DataConfig
+from comastre.data.colour import distort
 from comastre.data.dataset import IGNORE, Sample
 
 PADDING_GREY = 128
-_distort = v2.RandomPhotometricDistort()  # the SSD colour jitter
 
 
 @dataclass(frozen=True)
@@ -52,53 +51,97 @@ def seeded(seed: int) -> Iterator[None]:
         generator.set_state(state)
 
 
-def augment(image: Tensor, labels: Tensor, options: Augmentation, seed: int) -> tuple[Tensor, Tensor]:
-    """Rescale, crop, distort, flip and pad an image (3, H, W) uint8 with its label maps (K, H, W) to crop x crop.
+@dataclass(frozen=True)
+class Crop:
+    """Which part of the rescaled image training sees; drawn before a pixel is touched."""
 
-    The padding is grey in the image and 255 in every label map.
+    size: tuple[int, int]
+    """(H, W) of the whole image after rescaling."""
+    top: int
+    left: int
+    height: int
+    """At most the crop; the rest is padded."""
+    width: int
+    flip: bool
+    side: int
+    """Height and width after padding."""
+
+
+def draw_short_side(options: Augmentation, seed: int) -> int:
+    """The short side to which `augment` will bring any image with this seed."""
+    with seeded(seed):
+        return _short_side(options, torch.rand(4).tolist()[0])
+
+
+def _short_side(options: Augmentation, where: float) -> int:
+    smallest, largest = options.scale
+    return max(1, round(options.crop * (smallest + where * (largest - smallest))))
+
+
+def _draw_crop(full_size: tuple[int, int], options: Augmentation) -> Crop:
+    # Always all four, in this order, so that switching one kind off leaves the others as they were.
+    where_scale, where_top, where_left, where_flip = torch.rand(4).tolist()
+    factor = _short_side(options, where_scale) / min(full_size)
+    height, width = (max(1, round(side * factor)) for side in full_size)
+    new_height, new_width = min(height, options.crop), min(width, options.crop)
+    top = int(where_top * (height - new_height + 1))
+    left = int(where_left * (width - new_width + 1))
+    flip = options.flip and where_flip < 0.5
+    return Crop((height, width), top, left, new_height, new_width, flip, options.crop)
+
+
+def augment(
+    image: Tensor, labels: Sequence[Tensor], options: Augmentation, seed: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Rescale, crop, distort, flip and pad an image (3, h, w) uint8 with its label maps (H, W) to crop x crop.
+
+    The image may have been read smaller than its label maps. The padding is grey in the image and 255 in label maps.
     """
     with seeded(seed):
-        # Always all four, in this order, so that switching one kind off leaves the others as they were.
-        where_scale, where_top, where_left, where_flip = torch.rand(4).tolist()
-        image, labels = _rescale(image, labels, options, where_scale)
-        height, width = image.shape[-2:]
-        new_height, new_width = min(height, options.crop), min(width, options.crop)
-        if (new_height, new_width) != (height, width):
-            top = int(where_top * (height - new_height + 1))
-            left = int(where_left * (width - new_width + 1))
-            image = functional.crop(image, top, left, new_height, new_width)
-            labels = functional.crop(labels, top, left, new_height, new_width)
+        full_height, full_width = labels[0].shape
+        crop = _draw_crop((full_height, full_width), options)
+        image = _cut_image(image, crop).contiguous()
         if options.colour_jitter:
-            image = _distort(tv_tensors.Image(image)).as_subclass(Tensor)
-    if options.flip and where_flip < 0.5:
-        image, labels = functional.horizontal_flip(image), functional.horizontal_flip(labels)
-    missing = [0, 0, options.crop - new_width, options.crop - new_height]  # left, top, right, bottom
+            image = distort(image)
+    missing = [0, 0, crop.side - crop.width, crop.side - crop.height]  # left, top, right, bottom
+    if crop.flip:
+        image = functional.horizontal_flip(image)
     if any(missing):
         image = functional.pad(image, missing, fill=PADDING_GREY)
-        labels = functional.pad(labels, missing, fill=IGNORE)
-    return image.contiguous(), labels.contiguous()
+    return image.contiguous(), tuple(_cut_labels(each, crop, missing) for each in labels)
 
 
-def _rescale(image: Tensor, labels: Tensor, options: Augmentation, where: float) -> tuple[Tensor, Tensor]:
-    """Bring the short side to a random multiple of the crop."""
-    smallest, largest = options.scale
-    height, width = image.shape[-2:]
-    short = max(1, round(options.crop * (smallest + where * (largest - smallest))))
-    factor = short / min(height, width)
-    size = [max(1, round(height * factor)), max(1, round(width * factor))]
-    if size == [height, width]:
-        return image, labels
-    image = functional.resize(image, size, interpolation=InterpolationMode.BILINEAR, antialias=True)
-    # "Exact" puts label pixels where bilinear interpolation puts image pixels.
-    labels = functional.resize(labels, size, interpolation=InterpolationMode.NEAREST_EXACT)
-    return image, labels
+def _cut_image(image: Tensor, crop: Crop) -> Tensor:
+    if tuple(image.shape[-2:]) != crop.size:
+        image = functional.resize(image, list(crop.size), interpolation=InterpolationMode.BILINEAR, antialias=True)
+    return functional.crop(image, crop.top, crop.left, crop.height, crop.width)
+
+
+def _cut_labels(labels: Tensor, crop: Crop, missing: list[int]) -> Tensor:
+    """The crop of a label map as nearest-exact resizing of the whole map would give it, of which only it is read."""
+    rows = _nearest(labels.shape[0], crop.size[0], crop.top, crop.height)
+    columns = _nearest(labels.shape[1], crop.size[1], crop.left, crop.width)
+    if crop.flip:
+        columns = columns.flip(0)
+    # Indexing one axis after the other in numpy takes a fifth of torch's time.
+    cut = torch.from_numpy(labels.numpy()[rows.numpy()][:, columns.numpy()])
+    return functional.pad(cut[None], missing, fill=IGNORE)[0] if any(missing) else cut
+
+
+def _nearest(old: int, new: int, first: int, num: int) -> Tensor:
+    """The old pixels under the centres of the new pixels first..first + num - 1."""
+    # In 32 bits, as torch's nearest-exact does it: a centre on the edge of two pixels then falls to the same one.
+    factor = torch.tensor(float(old)) / new
+    return torch.floor((torch.arange(first, first + num) + 0.5) * factor).long().clamp_(max=old - 1)
 
 
 def semantic_targets(labels: Tensor) -> tuple[Tensor, Tensor]:
     """One mask per class: model labels (H, W) -> masks (G, H, W) bool, class indices (G,); ignored pixels in none."""
     counts = torch.bincount(labels.flatten(), minlength=IGNORE)[1:IGNORE]  # much faster than sorting
     indices = counts.nonzero()[:, 0]
-    return labels == (indices + 1).to(labels.dtype)[:, None, None], indices
+    # numpy compares bytes many at a time.
+    masks = labels.numpy() == (indices + 1).to(labels.dtype).numpy()[:, None, None]
+    return torch.from_numpy(masks), indices
 
 
 def instance_targets(labels: Tensor, instances: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,10 +159,16 @@ def training_example(
     sample: Sample, lookup: np.ndarray, options: Augmentation, by_instance: bool, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Image (3, crop, crop) uint8, masks (G, crop, crop) bool and class indices (G,), seen through a task's lookup."""
-    image = torch.from_numpy(np.ascontiguousarray(sample.image)).permute(2, 0, 1)
-    maps = [lookup[sample.semantic].astype(np.int32)]
+    image = _tensor(sample.image).permute(2, 0, 1)
+    maps = [_tensor(sample.semantic)]
     if by_instance and sample.instances is not None:
-        maps.append(sample.instances.astype(np.int32))
-    image, labels = augment(image, torch.from_numpy(np.stack(maps)), options, seed)
-    masks, indices = semantic_targets(labels[0]) if len(labels) == 1 else instance_targets(labels[0], labels[1])
+        maps.append(_tensor(sample.instances))
+    image, (semantic, *instances) = augment(image, maps, options, seed)
+    # Only the crop goes through the lookup: the whole map of a photograph has ten times as many pixels.
+    labels = torch.from_numpy(lookup.astype(np.uint8).take(semantic.numpy()))
+    masks, indices = instance_targets(labels, instances[0]) if instances else semantic_targets(labels)
     return image, masks, indices
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
