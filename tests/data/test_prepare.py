@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from small_data import mask_of, write_image, write_instances, write_mask, write_panoptic, write_sbd, write_voc
 
+from comastre import cli
 from comastre.config import DataConfig
 from comastre.data import download as downloading
 from comastre.data import prepare as preparing
@@ -284,3 +285,12 @@ def test_official_archives_are_described_whole():
             assert archive.url.startswith(("http://", "https://"))
             assert archive.md5 is None or len(bytes.fromhex(archive.md5)) == 16
     assert [archive.file for archive in ARCHIVES["voc"]] == ["VOCtrainval_11-May-2012.tar", "benchmark.tgz"]
+
+
+def test_from_the_command_line_official_checksums_decide(server, root, voc_archives, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["data", "prepare", "voc", "--root", str(root), "--base-url", server.url])
+    said = capsys.readouterr()
+    assert stop.value.code == 1
+    assert "arrived damaged (its MD5 is not 6cd6e144f989b92b3379bac3b3de84fd)" in said.err
+    assert said.err.count("\n") == 1

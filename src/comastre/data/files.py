@@ -74,7 +74,10 @@ class FileDataset:
         source: Path | None = None,
     ) -> None:
         if not records:
-            raise UserError(f"The {split} split of {name} has no images{f' in {source}' if source else ''}.")
+            raise UserError(
+                f"The {split} split of {name} has no images{f' in {source}' if source else ''}: add some; where a "
+                "share of the images is held out for validation, --data.held_out is that share."
+            )
         twice = [each for each, times in Counter(record.name for record in records).items() if times > 1]
         if twice:
             raise UserError(
