@@ -45,7 +45,7 @@ def demo(
     """
     from comastre.demo import demo
 
-    demo(out, seed=seed, paper=paper, fresh=fresh)
+    demo(out, {"seed": seed}, paper=paper, fresh=fresh)
     return DONE
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from comastre.config import RunConfig
+from comastre.config import RunConfig, merge
 from comastre.evaluation.results import Results
 from comastre.settings import load_config
 from comastre.training.progress import readable_time
@@ -47,24 +47,34 @@ class Contender:
     """The run whose first step this one takes as its own."""
 
 
-def contenders(out: Path, overrides: Mapping[str, Any], paper: bool) -> list[Contender]:
+def contenders(out: Path, changes: Mapping[str, Any], paper: bool) -> list[Contender]:
     """CoMasTRe and plain fine-tuning from the same base model; on demand CoMasTRe with the paper's switches."""
-    ours = load_config("demo", overrides)
-    plain = load_config("demo", {**overrides, "method": "finetune"})
+    ours = load_config("demo", changes)
+    plain = load_config("demo", merge(changes, {"method": "finetune"}))
     rows = [
         Contender("CoMasTRe", ours, out / "comastre"),
         Contender("fine-tuning", plain, out / "finetune", base=out / "comastre"),
     ]
     if paper:
-        rows.append(Contender("CoMasTRe, paper's switches", load_config("demo", {**PAPER, **overrides}), out / "paper"))
+        rows.append(Contender("CoMasTRe, paper's switches", load_config("demo", merge(changes, PAPER)), out / "paper"))
     return rows
 
 
-def demo(out: Path, *, seed: int = 0, paper: bool = False, fresh: bool = False, console: Console | None = None) -> None:
-    """Run the contenders one after the other and compare them; finished ones are shown at once."""
+def demo(
+    out: Path,
+    changes: Mapping[str, Any],
+    *,
+    paper: bool = False,
+    fresh: bool = False,
+    console: Console | None = None,
+) -> list[Results]:
+    """Run the contenders one after the other and compare them; finished ones are shown at once.
+
+    `changes` are laid over the preset `demo`, such as {"seed": 1}.
+    """
     console = console or Console()
     began = time.perf_counter()
-    rows = contenders(out, {"seed": seed}, paper)
+    rows = contenders(out, changes, paper)
     results = []
     for number, row in enumerate(rows, start=1):
         console.print(f"[{number}/{len(rows)}] {row.title} learns a stream of shapes", markup=False, highlight=False)
@@ -79,6 +89,7 @@ def demo(out: Path, *, seed: int = 0, paper: bool = False, fresh: bool = False, 
         highlight=False,
         soft_wrap=True,
     )
+    return results
 
 
 def score_table(titles: Sequence[str], results: Sequence[Results]) -> Table:
