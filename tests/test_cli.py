@@ -150,12 +150,13 @@ def test_train_hands_the_resolved_configuration_to_the_engine(
 ) -> None:
     calls: list[Any] = []
     engine = ModuleType("comastre.training.run")
-    engine.run = lambda config, out, *, fresh=False: calls.append((config, out, fresh))  # type: ignore[attr-defined]
+    engine.run = lambda config, out, *, fresh, base: calls.append((config, out, fresh, base))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "comastre.training.run", engine)
-    done = run(capsys, "train", "--model.size=small", "shapes-6-2", "--out", "a b", "--fresh", "--devices", "2")
+    arguments = ("shapes-6-2", "--out", "a b", "--fresh", "--devices", "2", "--base", "other")
+    done = run(capsys, "train", "--model.size=small", *arguments)
     assert done.code == 0, done.err
-    ((config, out, fresh),) = calls
-    assert (out, fresh) == (Path("a b"), True)
+    ((config, out, fresh, base),) = calls
+    assert (out, fresh, base) == (Path("a b"), True, Path("other"))
     assert config.model.backbone.name == "tf_efficientnet_lite0"
     assert config.training.devices == 2
     assert config.continual.setting == "6-2"

@@ -31,14 +31,14 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_all_presets_are_there_and_say_what_they_are_and_need() -> None:
-    assert set(preset_names()) == PAPER_PRESETS | {"shapes-6-2", "shapes-6-1", "shapes-joint"}
+    assert set(preset_names()) == PAPER_PRESETS | {"demo", "shapes-6-2", "shapes-6-1", "shapes-joint"}
     assert all(preset.about and preset.needs for preset in presets())
 
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_validates_and_its_name_says_its_setting(name: str) -> None:
     config = load_config(name)
-    dataset, _, setting = name.partition("-")
+    dataset, _, setting = ("shapes-6-2" if name == "demo" else name).partition("-")
     assert (config.data.dataset, config.continual.setting) == (dataset, setting)
     assert config.method == ("joint" if setting == "joint" else "comastre")
     assert validate(config.model_dump(mode="json"), name) == config

@@ -118,10 +118,11 @@ def meaning(ours: Results, plain: Results) -> str:
     """One sentence on what the table says."""
     first, last = ours.steps[0].conventions[CONVENTION], ours.steps[-1].conventions[CONVENTION]
     forgot = plain.steps[-1].conventions[CONVENTION]
+    known = len(ours.steps[0].new_classes)
     return (
-        f"Without an old image, CoMasTRe kept {_share(last.base, first.base)} of what it knew of the first "
-        f"{len(ours.steps[0].new_classes)} classes and learned {len(ours.class_order) - len(ours.steps[0].new_classes)} "
-        f"new ones ({last.inc or 0.0:.0f} mIoU); plain fine-tuning kept {_share(forgot.base, first.base)}."
+        f"Without an old image, CoMasTRe kept {_share(last.base, first.base)} of what it knew of the first {known} "
+        f"classes and learned {len(ours.class_order) - known} new ones ({last.inc or 0.0:.0f} mIoU); "
+        f"plain fine-tuning kept {_share(forgot.base, first.base)}."
     )
 
 

@@ -41,10 +41,10 @@ class Preset:
 
 
 def preset_names() -> list[str]:
-    """Names of all presets that come with the package, Shapes first."""
+    """Names of all presets that come with the package, those without a download first."""
     files = resources.files("comastre").joinpath("presets").iterdir()
     names = [file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")]
-    return sorted(names, key=lambda name: (not name.startswith("shapes"), name))
+    return sorted(names, key=lambda name: (not name.startswith(("demo", "shapes")), name))
 
 
 def presets() -> list[Preset]:
