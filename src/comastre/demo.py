@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -56,7 +57,7 @@ def contenders(out: Path, changes: Mapping[str, Any], paper: bool) -> list[Conte
         Contender("fine-tuning", plain, out / "finetune", base=out / "comastre"),
     ]
     if paper:
-        rows.append(Contender("CoMasTRe, paper's switches", load_config("demo", merge(changes, PAPER)), out / "paper"))
+        rows.append(Contender("paper's switches", load_config("demo", merge(changes, PAPER)), out / "paper"))
     return rows
 
 
@@ -94,24 +95,21 @@ def demo(
 
 def score_table(titles: Sequence[str], results: Sequence[Results]) -> Table:
     """mIoU of base, incremented and all classes after every step, and the mean of `all` over the steps."""
-    table = Table(
-        title="mIoU in % on validation images (base and inc without background, all with it)", title_justify="left"
-    )
-    table.add_column("")
-    for step in results[0].steps:
-        names = ", ".join(step.new_classes)
-        table.add_column(f"step {step.step + 1}\n+ {names}\nbase   inc   all", justify="right", max_width=24)
-    table.add_column("avg", justify="right", vertical="bottom")
-    for title, result in zip(titles, results, strict=True):
-        cells = [
-            "".join(
-                f"{'-' if value is None else format(value, '.1f'):>6}"
-                for value in (scores.base, scores.inc, scores.all)
-            )
-            for scores in (step.conventions[CONVENTION] for step in result.steps)
-        ]
-        table.add_row(title, *cells, f"{result.avg:.1f}")
+    table = Table(title="mIoU in % (base and inc without background, all with it)", box=box.SIMPLE_HEAD)
+    table.add_column("learned", max_width=24)
+    for title in titles:
+        table.add_column(f"{title}\n base   inc   all", justify="right", no_wrap=True)
+    for number, step in enumerate(results[0].steps):
+        scores = [result.steps[number].conventions[CONVENTION] for result in results]
+        cells = ["".join(_cell(value) for value in (score.base, score.inc, score.all)) for score in scores]
+        table.add_row(f"{number + 1}: {', '.join(step.new_classes)}", *cells)
+    table.add_section()
+    table.add_row("avg over the steps", *(f"{result.avg:.1f}" for result in results))
     return table
+
+
+def _cell(value: float | None) -> str:
+    return f"{'-' if value is None else format(value, '.1f'):>6}"
 
 
 def meaning(ours: Results, plain: Results) -> str:

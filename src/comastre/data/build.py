@@ -25,10 +25,12 @@ def build_datasets(config: DataConfig, require_files: bool = True) -> tuple[Segm
 def _pair(config: DataConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
     match config.dataset:
         case "shapes":
-            from comastre.data.shapes import Shapes
+            from comastre.data.shapes import drawn_once
 
-            training = Shapes("train", config.image_size, config.train_images, config.seed)
-            return training, Shapes("val", config.image_size, config.val_images, config.seed)
+            size, seed = config.image_size, config.seed
+            return drawn_once("train", size, config.train_images, seed), drawn_once(
+                "val", size, config.val_images, seed
+            )
         case "voc":
             from comastre.data.voc import voc
 

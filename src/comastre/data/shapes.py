@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -74,6 +75,12 @@ class Shapes:
         self._instances[index] = instances
         self._labels[index] = labels
         self._drawn[index] = True
+
+
+@lru_cache(maxsize=4)
+def drawn_once(split: Literal["train", "val"], size: int, num_images: int, seed: int) -> Shapes:
+    """The same `Shapes` for all runs of one process, which would otherwise draw the same images again."""
+    return Shapes(split, size, num_images, seed)
 
 
 def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
