@@ -54,6 +54,7 @@ def test_shown_again_without_training(shown: tuple[list[Results], str, Path], mo
 def test_paper_run_has_the_papers_switches_and_the_demos_schedule(tmp_path: Path) -> None:
     ours, _, paper = contenders(tmp_path, {"seed": 3}, paper=True)
     assert not paper.config.model.class_decoder.masked_attention
+    assert paper.config.model.inference.alpha == 0.8
     assert paper.config.matching.objectness_cost == 0
     assert not paper.config.classification.negatives_for_new and not paper.config.classification.negatives_for_old
     assert paper.config.weights.score_kd == paper.config.weights.mask_kd == 1

@@ -23,7 +23,7 @@ CONVENTION = "no_background_in_base"
 
 # The paper's own switches on the demo's model, data and schedule (SPEC section 9 lists ours).
 PAPER: Mapping[str, Any] = {
-    "model": {"class_decoder": {"masked_attention": False}},
+    "model": {"class_decoder": {"masked_attention": False}, "inference": {"alpha": 0.8}},
     "matching": {"objectness_cost": 0.0},
     "classification": {"negatives_for_new": False, "negatives_for_old": False},
     "weights": {
