@@ -307,7 +307,7 @@ class TrainingConfig(Section):
     batch_size: PositiveInt = 16
     """Images per iteration over all devices."""
     accumulate: PositiveInt = 1
-    """Split the batch into this many parts whose gradients are added up."""
+    """Split the batch into this many parts whose gradients are added up; each has its own BatchNorm statistics."""
     learning_rate: PositiveFloat = 1e-4
     """Learning rate of the first step."""
     later_learning_rate: PositiveFloat = 5e-5
@@ -324,6 +324,8 @@ class TrainingConfig(Section):
     """Power of the polynomial schedule."""
     freeze_batch_norm_later: bool = True
     """Keep the backbone's BatchNorm statistics fixed after the first step."""
+    sync_batch_norm: bool = True
+    """BatchNorm statistics over all devices, so that results do not depend on their number."""
     devices: PositiveInt = 1
     """Devices per node."""
     nodes: PositiveInt = 1

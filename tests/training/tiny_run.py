@@ -124,7 +124,7 @@ class TinyMethod:
 
     def __init__(self, config: RunConfig) -> None:
         self.old_model: TinyModel | None = None
-        # Over two processes neither dropout nor BatchNorm statistics can be those of one.
+        # Over two processes dropout cannot be that of one.
         self.exact = config.model.backbone.frozen_batch_norm
 
     def begin(self, task: Task, previous: TinyModel | None) -> TinyModel:

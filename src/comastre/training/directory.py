@@ -24,8 +24,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 # What may change between two starts of one run: where and how fast it runs, not what it learns. The bit-identical
-# resume is promised for unchanged settings only: other devices round differently, and BatchNorm statistics that are
-# not frozen are taken per process.
+# resume is promised for unchanged settings only: other devices round differently.
 CHANGEABLE = frozenset(
     {
         "data.root",

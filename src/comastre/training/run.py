@@ -21,6 +21,7 @@ from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
 from comastre.training.base import adopt_first_step
+from comastre.training.batch_norm import share_batch_statistics
 from comastre.training.checkpoint import (
     Checkpoint,
     Position,
@@ -130,6 +131,8 @@ def _learn(
     total = session.totals[task.step]
     if position.iteration == total:  # killed during evaluation
         return position
+    if team.size > 1 and config.sync_batch_norm:
+        share_batch_statistics(model)
     plain_optimiser = build_optimiser(model, config, task.step)
     module, optimiser = fabric.setup(model, plain_optimiser)
     module.train()
