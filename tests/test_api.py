@@ -93,8 +93,15 @@ def test_bad_images_give_one_sentence(image: Any, message: str) -> None:
 
 def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("hello")
-    with pytest.raises(UserError, match=r"text\.png cannot be read as an image"):
+    with pytest.raises(UserError, match=r"text\.png is not an image that can be read"):
         api.to_pixels(tmp_path / "text.png")
+
+
+def test_a_file_is_turned_as_its_camera_says(pixels: np.ndarray, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn clockwise by 90 degrees
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    assert torch.equal(api.to_pixels(tmp_path / "turned.png"), api.to_pixels(np.rot90(pixels, k=-1)))
 
 
 def test_a_hub_id_fetches_only_the_bundles_files(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
