@@ -13,7 +13,7 @@ from comastre.losses.matching import Assignment
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
 from comastre.losses.reduce import average_over_processes, mean_over, upcast
 from comastre.losses.targets import Targets
-from comastre.model.outputs import Proposals
+from comastre.model.outputs import Proposals, take_queries
 
 
 def average_num_masks(count: int, device: torch.device | str) -> Tensor:
@@ -35,13 +35,6 @@ def mask_dice(logits: Tensor, targets: Tensor, weights: Tensor, normaliser: Tens
     overlap = (probabilities * targets).sum(-1)  # (B, G)
     areas = probabilities.sum(-1) + targets.sum(-1)
     return mean_over(1 - (2 * overlap + 1) / (areas + 1), weights, normaliser)
-
-
-def take_queries(values: Tensor, query: Tensor) -> Tensor:
-    """Rows of values (B, N, ...) at indices (B, M): (B, M, ...)."""
-    trailing = values.shape[2:]
-    index = query.reshape(*query.shape, *(1 for _ in trailing)).expand(*query.shape, *trailing)
-    return values.gather(1, index)
 
 
 def matched_mask_losses(

@@ -16,14 +16,14 @@ from comastre.losses.distillation import (
     proposal_weights,
     score_distillation,
 )
-from comastre.losses.masks import matched_mask_losses, take_queries
+from comastre.losses.masks import matched_mask_losses
 from comastre.losses.objectness import objectness_loss
 from comastre.losses.points import PointSource
 from comastre.losses.step import Learner, Step, prepare
 from comastre.losses.targets import Targets
 from comastre.losses.terms import Switches, Terms, term_weights, total_loss
 from comastre.model.class_decoder import Recognition
-from comastre.model.outputs import Proposals
+from comastre.model.outputs import Proposals, take_queries
 from comastre.model.segmenter import Segmenter
 
 __all__ = ["Switches", "Terms", "compute_terms", "term_weights", "total_loss"]

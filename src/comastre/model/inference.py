@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comastre.config import InferenceConfig
+from comastre.model.outputs import take_queries
 from comastre.model.segmenter import Segmenter
 
 Size = tuple[int, int]
@@ -89,8 +90,8 @@ def segment(
     chosen = objectness.topk(most, dim=1).indices  # (B, M)
     class_scores = objectness.new_zeros(*objectness.shape, model.num_classes)
     if most and model.num_classes:
-        embeddings = _take(proposals.embeddings, chosen)
-        masks = _take(proposals.mask_logits, chosen) if model.config.class_decoder.masked_attention else None
+        embeddings = take_queries(proposals.embeddings, chosen)
+        masks = take_queries(proposals.mask_logits, chosen) if model.config.class_decoder.masked_attention else None
         recognised = model.recognise(stage_one.pixels, embeddings, masks).class_logits.float().sigmoid()
         class_scores.scatter_(1, chosen[..., None].expand_as(recognised), recognised)
         class_scores *= confident[..., None]
@@ -161,9 +162,3 @@ def _resize(masks: Tensor, size: Size) -> Tensor:
     if tuple(masks.shape[-2:]) == size:
         return masks
     return F.interpolate(masks[None], size=size, mode="bilinear", align_corners=False)[0]
-
-
-def _take(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows (B, N, ...) at index (B, M)."""
-    shape = index.shape + (1,) * (rows.dim() - 2)
-    return rows.gather(1, index.view(shape).expand(*index.shape, *rows.shape[2:]))

@@ -42,3 +42,10 @@ class StageOne:
     @property
     def final(self) -> Proposals:
         return self.layers[-1]
+
+
+def take_queries(values: Tensor, query: Tensor) -> Tensor:
+    """Rows of values (B, N, ...) at indices (B, M): (B, M, ...)."""
+    trailing = values.shape[2:]
+    index = query.reshape(*query.shape, *(1 for _ in trailing)).expand(*query.shape, *trailing)
+    return values.gather(1, index)
