@@ -7,7 +7,6 @@ renamed, so that a killed program leaves either the old bundle or the new one.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from comastre.errors import UserError
 from comastre.model.segmenter import Segmenter, build_segmenter
 from comastre.model_card import model_card
 from comastre.settings import explain
+from comastre.whole_files import flush
 
 # What a caller of `save` needs comes along.
 __all__ = ["FILES", "Bundle", "ClassTable", "LineageStep", "class_table", "load", "save", "saved_tensors"]
@@ -66,7 +66,7 @@ def save(model: Segmenter, classes: ClassTable, path: str | Path, *, overwrite: 
             shutil.rmtree(previous, ignore_errors=True)
             target.rename(previous)
         aside.rename(target)
-        _flush(target.parent)
+        flush(target.parent)
         shutil.rmtree(previous, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
@@ -114,8 +114,8 @@ def _write_files(model: Segmenter, classes: ClassTable, directory: Path) -> None
     weights = sum(tensor.numel() for tensor in tensors.values())
     (directory / CARD).write_text(model_card(model.config, classes, weights), encoding="utf-8")
     for name in FILES:
-        _flush(directory / name)
-    _flush(directory)
+        flush(directory / name)
+    flush(directory)
 
 
 def portable_config(model: Segmenter) -> ModelConfig:
@@ -240,14 +240,3 @@ def _validated(kind: type[Parsed], content: Mapping[str, Any], file: Path) -> Pa
         return kind.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{file}: {explain(error)}") from error
-
-
-def _flush(path: Path) -> None:
-    """Make sure that a file or a directory's entries are on the disk before the next rename."""
-    if path.is_dir() and os.name == "nt":  # directories cannot be opened there
-        return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

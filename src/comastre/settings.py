@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from comastre.config import RunConfig, merge
 from comastre.errors import UserError
 from comastre.overrides import config_fields, suggestion
+from comastre.whole_files import write_whole
 
 # Keys of a YAML file that describe the file itself and are not configuration.
 _FILE_KEYS = ("about", "needs", "base")
@@ -109,9 +110,7 @@ def dump_yaml(config: RunConfig) -> str:
 
 def write_config(config: RunConfig, path: Path) -> None:
     """Write `config.yaml`: all or nothing, so that a killed run never leaves half a file."""
-    aside = path.with_name(f".{path.name}.partial")
-    aside.write_text(dump_yaml(config), encoding="utf-8")
-    aside.replace(path)
+    write_whole(path, dump_yaml(config).encode())
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:

@@ -110,7 +110,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_one(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if where == "fsync":
-        monkeypatch.setattr("comastre.training.checkpoint.os.fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
     elif where == "rename":
         monkeypatch.setattr(Path, "replace", full)
     else:

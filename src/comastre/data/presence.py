@@ -12,13 +12,13 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from comastre.data.parallel import each_in_parallel
 from comastre.errors import UserError
+from comastre.whole_files import write_whole
 
 VERSION = 1
 
@@ -86,11 +86,4 @@ def _write(path: Path, fingerprint: Fingerprint, presence: list[frozenset[int]])
     # A cache that cannot be written costs time, not the run. Several processes may write: the last one wins whole.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, separators=(",", ":"))
-            os.replace(aside, path)  # noqa: PTH105
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
+        write_whole(path, json.dumps(content, separators=(",", ":")).encode())

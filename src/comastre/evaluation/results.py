@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from comastre.errors import UserError
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.scores import CONVENTIONS, PAPER, Miou, average, forgetting
+from comastre.whole_files import write_whole
 
 VERSION = 1
 BACKGROUND = "background"
@@ -140,7 +139,7 @@ class Results:
         path = Path(path)
         text = json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n"
         try:
-            _write_atomically(path, text)
+            write_whole(path, text.encode())
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}; free space or choose another --out.") from error
 
@@ -203,18 +202,3 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp's 0600 would hide the results from colleagues
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import random
 import re
 import zlib
@@ -26,6 +25,7 @@ from torch.optim import Optimizer
 
 from comastre.errors import UserError
 from comastre.training.stopping import Diverged
+from comastre.whole_files import write_whole
 
 VERSION = 1
 KEPT = 2
@@ -178,19 +178,12 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside `path`, flush to disk, then rename: under its final name a file is always whole."""
+    """Write a file of a run whole, or say in one sentence why it could not be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.partial")
     try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise disk_error(error, path) from error
-    _flush_folder(path.parent)
 
 
 def disk_error(error: OSError, path: Path) -> UserError:
@@ -212,16 +205,6 @@ def explained_full_disk(out: Path) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise disk_error(error, out) from error
-
-
-def _flush_folder(folder: Path) -> None:
-    # Without this a power cut may forget the rename; Windows cannot open folders and does not need it.
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _newest_first(folder: Path) -> list[Path]:
