@@ -28,7 +28,11 @@ from comastre.data.images import image_size
 from comastre.errors import UserError
 
 _FIELDS = ("id", "category_id", "segmentation", "iscrowd")
-_SPLIT_NAMES = {"train": ("train",), "val": ("val", "valid", "validation")}
+_SPLIT_NAMES = {
+    "train": ("train",),
+    "val": ("val", "valid", "validation"),
+    "all": ("train", "val", "valid", "validation", "test"),
+}
 
 
 def coco_json(
@@ -44,7 +48,8 @@ def coco_json(
     validation = _file(folder, "val", val_json)
     if training is None:
         raise UserError(f"No annotation file was found in {folder}: name it with --data.train_json FILE.")
-    if validation is not None:
+    # A file that was named for training is not for validation, whatever it is called.
+    if validation is not None and not validation.samefile(training):
         return instance_dataset("coco_json", folder, split, training if split == "train" else validation)
     return instance_dataset("coco_json", folder, split, training, held_out=held_out)
 
@@ -68,6 +73,17 @@ def instance_dataset(
     colours = palette(len(categories.class_names) + 1)
     reader = InstanceReader(categories, notes)
     return FileDataset(name, split, categories.class_names, colours, records, reader, source=annotations)
+
+
+def has_annotations(root: Path) -> bool:
+    """Whether an annotation file is in one of the usual places."""
+    return _file(root, "train", None) is not None
+
+
+def has_validation(root: Path, training: Path | None = None) -> bool:
+    """Whether an annotation file for validation, other than the one for training, is in one of the usual places."""
+    found = _file(root, "val", None)
+    return found is not None and (training is None or not found.samefile(training))
 
 
 def _file(root: Path, split: Literal["train", "val"], given: str | None) -> Path | None:

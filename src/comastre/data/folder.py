@@ -59,6 +59,11 @@ def _split_records(base: Path, split: Literal["train", "val"], held_out: float) 
     return _listed(lists[0] if split == "train" else lists[1], records)
 
 
+def has_validation(base: Path) -> bool:
+    """Whether the folder says itself which images are for validation."""
+    return _split_folders(base, _VAL) is not None or any((base / f"{name}.txt").exists() for name in _VAL)
+
+
 def _split_folders(base: Path, names: Sequence[str]) -> tuple[Path, Path] | None:
     """The folders of images and masks of a split called by one of the names."""
     for name in names:

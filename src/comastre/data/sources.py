@@ -1,0 +1,166 @@
+"""Data by one word on the command line: `shapes`, `voc:ROOT`, a folder of images and masks, or a COCO JSON file.
+
+A source is `shapes`, `voc:ROOT`, `ade20k:ROOT`, `coco:ROOT`, `folder:ROOT`, `coco_json:ROOT`, or a path: a folder with
+classes.txt or classes.json is a `folder`, one with an annotation file in a usual place is `coco_json`, and a file
+*.json is that annotation file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from comastre.config import DataConfig
+from comastre.data.dataset import Colour, Sample, SegmentationDataset
+from comastre.errors import UserError
+
+Split = Literal["train", "val", "all"]
+NAMES = ("shapes", "voc", "ade20k", "coco", "folder", "coco_json")
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Which dataset, and where."""
+
+    dataset: str
+    """As in `data.dataset`."""
+    root: Path | None = None
+    file: Path | None = None
+    """The annotation file of coco_json, where one was named."""
+
+    def __str__(self) -> str:
+        if self.file is not None:
+            return str(self.file)
+        return self.dataset if self.root is None else f"{self.dataset}:{self.root}"
+
+    def settings(self) -> dict[str, Any]:
+        """What the section `data` of a configuration says about it."""
+        given = {"dataset": self.dataset, "root": self.root, "train_json": self.file and self.file.absolute()}
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def parse_source(text: str | Path) -> DataSource:
+    """The source that a word of the command line names; nothing but the folder's own listing is read."""
+    kind, colon, place = str(text).partition(":")
+    if kind in NAMES and colon and kind != "shapes":
+        if not place:
+            raise UserError(f"{text} names no folder: write {kind}:FOLDER")
+        path = Path(place).expanduser()
+        return _annotation_file(path) if kind == "coco_json" and path.suffix == ".json" else DataSource(kind, path)
+    if str(text) == "shapes":
+        return DataSource("shapes")
+    path = Path(text).expanduser()
+    if path.suffix.lower() == ".json" and not path.is_dir():
+        return _annotation_file(path)
+    if path.is_dir():
+        return _folder_source(path)
+    if kind in NAMES:
+        raise UserError(f"{kind} needs the folder that holds it: write {kind}:FOLDER")
+    raise UserError(
+        f"there is no data {text}: give a folder with images/, masks/ and classes.txt, a COCO .json file, "
+        "voc:FOLDER, ade20k:FOLDER, coco:FOLDER or shapes"
+    )
+
+
+def open_split(source: DataSource, split: Split) -> SegmentationDataset:
+    """The training or validation images, or both; a share is held out where the data has no validation split.
+
+    All images of an annotation file that was named are those of that file alone.
+    """
+    from comastre.data.build import build_datasets
+    from comastre.data.coco_json import instance_dataset
+    from comastre.data.files import FileDataset
+
+    if split == "all" and source.file is not None:
+        dataset = instance_dataset("coco_json", _root_of(source.file), "all", source.file)
+        dataset.require_files()
+        return dataset
+    if split != "all" or has_own_validation(source):
+        training, validation = build_datasets(DataConfig.model_validate(source.settings()))
+        return {"train": training, "val": validation}.get(split) or Joined((training, validation))
+    whole = _undivided(source)
+    if isinstance(whole, FileDataset):
+        whole.require_files()
+    return whole
+
+
+def has_own_validation(source: DataSource) -> bool:
+    """Whether the data comes with a validation split, so that none has to be held out."""
+    if source.dataset == "folder" and source.root is not None:
+        from comastre.data.folder import has_validation
+
+        return has_validation(source.root)
+    if source.dataset == "coco_json" and source.root is not None:
+        from comastre.data.coco_json import has_validation as has_validation_file
+
+        return has_validation_file(source.root, source.file)
+    return True
+
+
+class Joined:
+    """Several splits of one dataset as one."""
+
+    def __init__(self, parts: Sequence[SegmentationDataset]) -> None:
+        self.parts = tuple(parts)
+        self.name: str = parts[0].name
+        self.class_names: tuple[str, ...] = parts[0].class_names
+        self.colours: tuple[Colour, ...] = parts[0].colours
+        self.has_background: bool = parts[0].has_background
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __getitem__(self, index: int) -> Sample:
+        for part in self.parts:
+            if index < len(part):
+                return part[index]
+            index -= len(part)
+        raise IndexError(f"image {index + len(self)} of {len(self)}")
+
+    def presence(self) -> list[frozenset[int]]:
+        return [classes for part in self.parts for classes in part.presence()]
+
+
+def _undivided(source: DataSource) -> SegmentationDataset:
+    """All images of data without a validation split: a share of nothing is held out."""
+    if source.dataset == "folder":
+        from comastre.data.folder import folder
+
+        return folder(source.root, "train", held_out=0.0)
+    from comastre.data.coco_json import coco_json
+
+    return coco_json(source.root, "train", held_out=0.0)
+
+
+def _annotation_file(path: Path) -> DataSource:
+    if not path.is_file():
+        raise UserError(f"there is no annotation file {path}: check the name")
+    return DataSource("coco_json", _root_of(path), path)
+
+
+def _root_of(file: Path) -> Path:
+    """Where images are looked for: beside the file, or beside the folder annotations/ that holds it."""
+    parent = file.absolute().parent
+    return parent.parent if parent.name == "annotations" else parent
+
+
+def _folder_source(path: Path) -> DataSource:
+    from comastre.data.coco_json import has_annotations
+
+    if (path / "classes.txt").exists() or (path / "classes.json").exists():
+        return DataSource("folder", path)
+    if has_annotations(path):
+        return DataSource("coco_json", path)
+    public = {"voc": "JPEGImages VOC2012 VOCdevkit", "ade20k": "ADEChallengeData2016"}
+    for name, signs in public.items():
+        if path.name in signs.split() or any((path / sign).is_dir() for sign in signs.split()):
+            raise UserError(f"{path} looks like {name}: write {name}:{path}")
+    images = any((path / name).is_dir() for name in ("images", "train/images"))
+    fix = (
+        "add classes.txt with one class name per line, id 1 first"
+        if images
+        else "it needs images/, masks/ and classes.txt, or a COCO JSON file such as annotations/train.json"
+    )
+    raise UserError(f"{path} is no dataset yet: {fix}")
