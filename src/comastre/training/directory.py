@@ -43,19 +43,25 @@ CHECKPOINTS = "checkpoints"
 _LOCK = ".lock"
 
 
+def refuse_unfit(out: Path, config: RunConfig, fresh: bool) -> None:
+    """Say why `out` cannot be the directory of a run of `config`, where that is so; nothing is written."""
+    _refuse_foreign(out)
+    if not fresh and (out / CONFIG).exists() and _has_begun(out):
+        _refuse_changes(out, config)
+
+
 @contextmanager
 def claimed(out: Path, config: RunConfig, fresh: bool) -> Iterator[None]:
     """Hold `out` as the directory of a run of `config`, new or to be continued, or say why it cannot be.
 
     `fresh` first moves a run that is there to `out`.old-1, -2 and so on.
     """
-    _refuse_foreign(out)
+    refuse_unfit(out, config, fresh)
     if fresh and (out / CONFIG).exists():
         with locked(out):
             _move_aside(out)
     with locked(out):
-        if (out / CONFIG).exists() and _has_begun(out):
-            _refuse_changes(out, config)
+        refuse_unfit(out, config, fresh=False)  # again, as somebody may have started a run here meanwhile
         write_config(config, out / CONFIG)
         yield
 
@@ -124,9 +130,14 @@ def _refuse_foreign(out: Path) -> None:
         raise UserError(f"--out {out} holds other files and is not a run: name a new or an empty folder")
 
 
+def has_checkpoint(out: Path) -> bool:
+    """Whether there is anything that a restart goes on from."""
+    return any((out / CHECKPOINTS).glob("step-*"))
+
+
 def _has_begun(out: Path) -> bool:
-    # A run that failed before its first checkpoint (an impossible setting, missing data) holds nothing to protect.
-    return (out / RESULTS).exists() or any((out / CHECKPOINTS).glob("step-*"))
+    # A run that was killed before its first checkpoint holds nothing to protect.
+    return (out / RESULTS).exists() or has_checkpoint(out)
 
 
 def _move_aside(out: Path) -> None:

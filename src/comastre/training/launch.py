@@ -58,7 +58,7 @@ def launch(
     **kwargs: Given.kwargs,
 ) -> Result:
     """Run `function` in every process and give back what the first returned; errors of a process are raised here."""
-    if not _spawns(fabric):
+    if not spawns(fabric):
         return fabric.launch(function, *args, **kwargs)
     with tempfile.TemporaryDirectory() as folder, _passing_on_signals():
         try:
@@ -110,7 +110,8 @@ def _strategy(config: TrainingConfig) -> str | Strategy:
     return DDPStrategy(find_unused_parameters=True, start_method="popen" if started_outside else "spawn")
 
 
-def _spawns(fabric: Fabric) -> bool:
+def spawns(fabric: Fabric) -> bool:
+    """Whether training happens in processes that are still to be started, not in this one."""
     return isinstance(fabric.strategy, DDPStrategy) and fabric.strategy._start_method == "spawn"
 
 

@@ -48,6 +48,21 @@ class Parts:
     """(model, folder, training set, scenario, step, config, results with this step): write the model bundle."""
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a run needs of the user's data, made before anything is written."""
+
+    training_set: SegmentationDataset
+    validation_set: SegmentationDataset
+    scenario: Scenario
+
+
+def prepare(config: RunConfig, parts: Parts) -> Prepared:
+    """Look at data and setting, each of which may be refused."""
+    training_set, validation_set = parts.data(config)
+    return Prepared(training_set, validation_set, parts.scenario(config, training_set))
+
+
 def default_parts() -> Parts:
     """The real things."""
     from comastre.continual.methods import build_method

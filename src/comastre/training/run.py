@@ -20,7 +20,7 @@ from comastre.data.dataset import SegmentationDataset
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
-from comastre.training.base import adopt_first_step
+from comastre.training.base import adopt_first_step, first_results
 from comastre.training.batch_norm import share_batch_statistics
 from comastre.training.checkpoint import (
     Checkpoint,
@@ -30,12 +30,12 @@ from comastre.training.checkpoint import (
     restore_optimiser,
     restore_random_state,
 )
-from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, claimed, fingerprint
+from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, claimed, fingerprint, has_checkpoint, refuse_unfit
 from comastre.training.finiteness import LossWatch
-from comastre.training.launch import Team, build_fabric, launch
+from comastre.training.launch import Team, build_fabric, launch, spawns
 from comastre.training.metrics import MetricsLog
 from comastre.training.optimiser import build_optimiser, iterations_of_step, learning_rate_factor, set_learning_rate
-from comastre.training.parts import Parts, TrainingMethod, default_parts
+from comastre.training.parts import Parts, Prepared, TrainingMethod, default_parts, prepare
 from comastre.training.progress import RunProgress
 from comastre.training.session import Session
 from comastre.training.stopping import Interrupted, StopRequest
@@ -59,11 +59,21 @@ def run(
     parts = parts or default_parts()
     fabric = build_fabric(config.training)
     if fabric.global_rank > 0:  # started by torchrun or SLURM; the first process looks after the directory
-        return (None if fresh else finished_results(out)) or launch(fabric, _train, config, out, parts)
+        return (None if fresh else finished_results(out)) or launch(fabric, _train, config, out, parts, None)
+    # Everything that can be wrong with settings and data is found before anything is written or moved.
+    refuse_unfit(out, config, fresh)
+    prepared = first = None
+    if fresh or not finished_results(out):
+        prepared = prepare(config, parts)
+        if fresh or not has_checkpoint(out):
+            parts.method(config).begin(prepared.scenario.tasks[0], None)  # a backbone or its weights may be missing
+            first = None if base is None else first_results(Path(base), out, config, prepared, parts)
     with claimed(out, config, fresh), explained_full_disk(out):
-        if base is not None and not (out / CHECKPOINTS).exists():
-            adopt_first_step(Path(base), out, config)
-        return finished_results(out) or launch(fabric, _train, config, out, parts)
+        if base is not None and first is not None:
+            adopt_first_step(Path(base), out, config, first)
+        # Processes that are still to be started read the data themselves: it may be too large to send.
+        given = None if spawns(fabric) else prepared
+        return finished_results(out) or launch(fabric, _train, config, out, parts, given)
 
 
 def finished_results(out: Path) -> Results | None:
@@ -75,11 +85,11 @@ def finished_results(out: Path) -> Results | None:
     return results if learned == len(results.class_order) else None
 
 
-def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts) -> Results:
+def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Prepared | None) -> Results:
     """The whole run in one process of possibly many."""
     team = Team(fabric)
-    training_set, validation_set = parts.data(config)
-    scenario = parts.scenario(config, training_set)
+    prepared = given or prepare(config, parts)
+    training_set, validation_set, scenario = prepared.training_set, prepared.validation_set, prepared.scenario
     method = parts.method(config)
     totals = tuple(iterations_of_step(config.training, task.step, len(task.new_classes)) for task in scenario.tasks)
     with explained_full_disk(out), RunProgress(totals, config.training.batch_size, quiet=team.rank > 0) as progress:
