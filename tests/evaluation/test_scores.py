@@ -172,3 +172,12 @@ def test_forgetting_by_hand() -> None:
     assert forgetting(history) == {"disk": 15.0, "ring": 5.0, "star": 0.0, "moon": 12.0, "tree": None}
     assert forgetting(history[:1]) == {}
     assert forgetting([]) == {}
+
+
+def test_unscored_labels_are_in_no_mean() -> None:
+    with_all, without = all_conventions(MATRIX, [2, 1])["paper"], all_conventions(MATRIX, [2, 1], {2})["paper"]
+    background, first, second, new = 5500 / 73, 1000 / 20, 2000 / 26, 1200 / 26
+    assert with_all.base == pytest.approx((background + first + second) / 3)
+    assert without.base == pytest.approx((background + first) / 2)
+    assert without.all == pytest.approx((background + first + new) / 3)
+    assert math.isnan(all_conventions(MATRIX, [2, 1], {3})["paper"].inc or 0.0)

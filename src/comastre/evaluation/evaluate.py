@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,10 +69,12 @@ def evaluate(
     *,
     device: torch.device | str = "cpu",
     seconds: float = 0.0,
+    unscored: Collection[int] = (),
 ) -> StepResult:
     """Score a model after `step` on every image of `dataset`; all processes call it and all get the same result.
 
-    `seconds` is the step's wall time, recorded as given.
+    `seconds` is the step's wall time, recorded as given. Model labels `unscored` (k + 1 for class k) are classes that
+    the dataset does not know: they get no IoU and count in no mean.
     """
     if len(dataset) == 0:
         raise UserError(f"the validation set of '{dataset.name}' has no images; check data.root.")
@@ -113,15 +115,16 @@ def evaluate(
     matrix = confusion.reduce()
     overall, recall_per_class = recall.reduce()
     names = [dataset.class_names[class_id - 1] for class_id in scenario.class_order]
-    ious = iou_per_label(fold(matrix, num_learned)).tolist()
+    ious = iou_per_label(fold(matrix, num_learned))
+    ious[sorted(unscored)] = math.nan
     return StepResult(
         step=step,
         new_classes=tuple(names[num_learned - tasks[-1] : num_learned]),
         images=len(scenario.tasks[step].images),
-        conventions=all_conventions(matrix, tasks),
+        conventions=all_conventions(matrix, tasks, unscored),
         per_class={
             name: None if math.isnan(iou) else iou
-            for name, iou in zip([BACKGROUND, *names[:num_learned]], ious, strict=True)
+            for name, iou in zip([BACKGROUND, *names[:num_learned]], ious.tolist(), strict=True)
         },
         recall=overall,
         recall_per_class=dict(zip(names[:num_learned], recall_per_class, strict=True)),

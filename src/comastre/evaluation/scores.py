@@ -9,7 +9,7 @@ means (counting it as 0 or 100 would let the choice of validation images move th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,19 +65,23 @@ def iou_per_label(matrix: Tensor) -> Tensor:
     return 100.0 * hits / (counts.sum(dim=0) + counts.sum(dim=1) - hits)  # 0 / 0 is the nan wanted
 
 
-def mean_iou(matrix: Tensor, tasks: Sequence[int], convention: Convention) -> Miou:
-    """Scores under one convention after learning `tasks` (their numbers of classes, first to newest)."""
+def mean_iou(matrix: Tensor, tasks: Sequence[int], convention: Convention, unscored: Collection[int] = ()) -> Miou:
+    """Scores under one convention after learning `tasks` (their numbers of classes, first to newest).
+
+    Labels `unscored` are left out of the means: the truth does not know them, so predicting them proves nothing.
+    """
     num_base, num_learned = tasks[0], sum(tasks)
     ious = iou_per_label(fold(matrix, num_learned, convention.ignore_future))  # (1 + learned,)
+    ious[sorted(unscored)] = math.nan
     base = ious[(0 if convention.background_in_base else 1) : num_base + 1]
     everything = ious[(0 if convention.background_in_all else 1) :]
     inc = ious[num_base + 1 :].nanmean().item() if len(tasks) > 1 else None
     return Miou(base=base.nanmean().item(), inc=inc, all=everything.nanmean().item())
 
 
-def all_conventions(matrix: Tensor, tasks: Sequence[int]) -> dict[str, Miou]:
+def all_conventions(matrix: Tensor, tasks: Sequence[int], unscored: Collection[int] = ()) -> dict[str, Miou]:
     """Scores under every convention, by name."""
-    return {name: mean_iou(matrix, tasks, convention) for name, convention in CONVENTIONS.items()}
+    return {name: mean_iou(matrix, tasks, convention, unscored) for name, convention in CONVENTIONS.items()}
 
 
 def task_confusion(matrix: Tensor, tasks: Sequence[int]) -> Tensor:
