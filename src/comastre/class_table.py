@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -42,6 +43,8 @@ class ClassTable(Section):
     background_colour: Colour = (0, 0, 0)
     classes: tuple[ClassRecord, ...]
     lineage: tuple[LineageStep, ...] = ()
+    training: dict[str, Any] = Field(default_factory=dict)
+    """How the last step was trained, for the next one to follow (`comastre.recipe`); empty in older bundles."""
 
     @model_validator(mode="after")
     def _check_names(self) -> ClassTable:
@@ -74,6 +77,7 @@ def class_table(
     colours: Sequence[Colour] | None = None,
     background: str = "background",
     lineage: Sequence[LineageStep] = (),
+    training: Mapping[str, Any] | None = None,
 ) -> ClassTable:
     """The table of `names` in learning order, `tasks[t]` of them brought by step t; `colours` has background first."""
     if len(names) != sum(tasks):
@@ -85,7 +89,11 @@ def class_table(
         for name, step, colour in zip(names, steps, colours[1 : len(names) + 1], strict=True)
     ]
     return ClassTable(
-        background=background, background_colour=colours[0], classes=tuple(records), lineage=tuple(lineage)
+        background=background,
+        background_colour=colours[0],
+        classes=tuple(records),
+        lineage=tuple(lineage),
+        training=dict(training or {}),
     )
 
 

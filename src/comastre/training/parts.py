@@ -20,6 +20,7 @@ from comastre.continual.stream import build_stream
 from comastre.data.dataset import SegmentationDataset
 from comastre.evaluation.results import Results, StepResult
 from comastre.losses.points import PointSource
+from comastre.recipe import recipe_of
 
 
 class TrainingMethod(Protocol):
@@ -46,6 +47,8 @@ class Parts:
     """(model, validation set, scenario, step, config, device, seconds of training)."""
     save: Callable[[Any, Path, SegmentationDataset, Scenario, int, RunConfig, Results], None]
     """(model, folder, training set, scenario, step, config, results with this step): write the model bundle."""
+    title: str | None = None
+    """What a step is called on the screen; by default its number."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def save_step(
         colours,
         background="background" if training_set.has_background else "void",
         lineage=[_lineage_of(results, done, today) for done in results.steps],
+        training=recipe_of(config),
     )
     bundle.save(model, table, folder, overwrite=True)
 

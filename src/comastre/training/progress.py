@@ -21,10 +21,16 @@ class RunProgress:
     """Step, iteration, loss terms, images per second and the time left of the whole run."""
 
     def __init__(
-        self, iterations: tuple[int, ...], batch_size: int, console: Console | None = None, quiet: bool = False
+        self,
+        iterations: tuple[int, ...],
+        batch_size: int,
+        console: Console | None = None,
+        quiet: bool = False,
+        title: str | None = None,
     ) -> None:
-        """`iterations` of every step; `quiet` for all processes but the first."""
+        """`iterations` of every step; `quiet` for all processes but the first; `title` in place of a step's number."""
         self._iterations = iterations
+        self._title = title
         self._batch_size = batch_size
         self._quiet = quiet
         self._console = console or Console(stderr=True)
@@ -49,10 +55,14 @@ class RunProgress:
         """Mean speed of this start, without evaluation."""
         return self._speed
 
+    def title(self, step: int) -> str:
+        """What a step is called."""
+        return self._title or f"step {step + 1}/{len(self._iterations)}"
+
     def begin_step(self, step: int, done: int, what: str) -> None:
         """A step begins or goes on after `done` iterations."""
         self._started = (time.perf_counter(), done)
-        title = f"step {step + 1}/{len(self._iterations)}"
+        title = self.title(step)
         if self._bar is None:
             self.say(f"{title}: {what}" + (f", going on at iteration {done}" if done else ""))
         else:
@@ -75,7 +85,7 @@ class RunProgress:
         if self._bar is not None and self._line is not None:
             self._bar.update(self._line, details=details)
         else:
-            self.say(f"step {step + 1}/{len(self._iterations)} {iteration}/{self._iterations[step]} {details}")
+            self.say(f"{self.title(step)} {iteration}/{self._iterations[step]} {details}")
 
     def time_left(self, step: int, iteration: int) -> str:
         """Time to the end of the last step at the present speed, without evaluations."""

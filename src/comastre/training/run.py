@@ -92,7 +92,8 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
     training_set, validation_set, scenario = prepared.training_set, prepared.validation_set, prepared.scenario
     method = parts.method(config)
     totals = tuple(iterations_of_step(config.training, task.step, len(task.new_classes)) for task in scenario.tasks)
-    with explained_full_disk(out), RunProgress(totals, config.training.batch_size, quiet=team.rank > 0) as progress:
+    progress = RunProgress(totals, config.training.batch_size, quiet=team.rank > 0, title=parts.title)
+    with explained_full_disk(out), progress:
         saved = _load_checkpoint(out, config, team, progress)
         position = saved.position if saved else Position()
         model = _rebuild(method, scenario.tasks, saved, fabric.device)
@@ -111,7 +112,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     _seed(config.seed, task.step, 1 + team.rank)
                 position = _learn(session, task, model, parts, training_set, saved, position, results)
                 with stop.at_once(session.how_to_continue(position)):
-                    progress.say(f"step {task.step + 1}/{len(totals)}: evaluation on {len(validation_set)} images")
+                    progress.say(f"{progress.title(task.step)}: evaluation on {len(validation_set)} images")
                     result = parts.evaluate(
                         model.eval(), validation_set, scenario, task.step, config, fabric.device, position.seconds
                     )
