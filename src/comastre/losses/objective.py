@@ -38,12 +38,14 @@ def compute_terms(
     points: PointSource,
     config: LossConfig,
     annotated_from: int | None = None,
+    annotated_old: tuple[int, ...] = (),
 ) -> Terms:
     """The terms of SPEC section 3 for one batch; the old model, where a term needs it, runs once without gradient.
 
     Labels are learned over the classes from `annotated_from` on: the newest task's, unless past classes stay annotated.
+    `annotated_old` are single past classes that the data labels too; other past classes look like background.
     """
-    step = prepare(model, old_model, images, padding, targets, points, config, annotated_from)
+    step = prepare(model, old_model, images, padding, targets, points, config, annotated_from, annotated_old)
     terms = _supervise_proposals(step)
     if step.old is not None and step.switches.objectness_kd:
         terms |= _distil_objectness(step, step.old)
@@ -113,7 +115,8 @@ def _recognise(step: Step) -> dict[str, Tensor]:
     both = torch.cat((matched_query, objects.query), dim=1)  # (B, G + U)
 
     # Old tasks are decoded only for terms that look at their classes.
-    first_task = 0 if switches.old_logits or step.first_label < num_old else len(model.tasks) - 1
+    past_labels = step.first_label < num_old or bool(step.annotated_old)
+    first_task = 0 if switches.old_logits or past_labels else len(model.tasks) - 1
     skipped = sum(model.tasks[:first_task])
     recognised = _decode(step.new, both, first_task)
     matched_logits, object_logits = recognised.class_logits.split([matched.shape[1], objects.query.shape[1]], dim=1)
@@ -121,8 +124,7 @@ def _recognise(step: Step) -> dict[str, Tensor]:
 
     terms: dict[str, Tensor] = {}
     if switches.classification:
-        learned = matched_logits[..., step.first_label - skipped :]
-        own_labels = labels - step.first_label
+        learned, own_labels = _labelled_classes(step, matched_logits, skipped)
         terms["classification"] = (
             focal_loss(learned, own_labels, matched, config.gamma, counts.matched)
             if config.loss == "focal"
@@ -157,6 +159,18 @@ def _recognise(step: Step) -> dict[str, Tensor]:
                 object_logits[..., old_classes], of_objects, objects.valid, counts.old_objects
             )
     return terms
+
+
+def _labelled_classes(step: Step, logits: Tensor, skipped: int) -> tuple[Tensor, Tensor]:
+    """Logits (B, G, C) of the classes that labels are learned over, and the labels (B, G) counted in these."""
+    labels, first = step.targets.labels, step.first_label
+    if not step.annotated_old:
+        return logits[..., first - skipped :], labels - first
+    # All tasks were decoded. Old classes without annotations are left out: nobody knows where they are not.
+    columns = (*step.annotated_old, *range(first, logits.shape[-1]))
+    places = {column: place for place, column in enumerate(columns)}
+    place_of = torch.tensor([places.get(k, 0) for k in range(logits.shape[-1])], device=labels.device)
+    return logits[..., torch.tensor(columns, device=labels.device)], place_of[labels]
 
 
 def _decode(learner: Learner, query: Tensor, first_task: int) -> Recognition:

@@ -71,6 +71,8 @@ class Step:
     switches: Switches
     first_label: int
     """Labels are learned over the classes from this one on."""
+    annotated_old: tuple[int, ...]
+    """And over these before it."""
 
     @property
     def num_old(self) -> int:
@@ -87,6 +89,7 @@ def prepare(
     points: PointSource,
     config: LossConfig,
     annotated_from: int | None,
+    annotated_old: tuple[int, ...] = (),
 ) -> Step:
     """Run stage 1 of both models, the old one only if a term needs it, and match proposals with masks."""
     switches = Switches.of(config, later=len(model.tasks) > 1, with_old_model=old_model is not None)
@@ -114,6 +117,7 @@ def prepare(
         config=config,
         switches=switches,
         first_label=model.num_classes - model.tasks[-1] if annotated_from is None else annotated_from,
+        annotated_old=annotated_old,
     )
 
 

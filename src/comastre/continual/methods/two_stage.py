@@ -18,10 +18,12 @@ from comastre.model.segmenter import Segmenter, build_segmenter
 class TwoStageMethod:
     """Learn a task with the configured losses; what is kept of the old model is a matter of their switches."""
 
-    def __init__(self, name: str, config: RunConfig, loss: LossConfig) -> None:
+    def __init__(self, name: str, config: RunConfig, loss: LossConfig, annotated_old: tuple[int, ...] = ()) -> None:
+        """`annotated_old` are past classes (indices in learning order) that the data labels too."""
         self.name = name
         self.config = config
         self.loss = loss
+        self.annotated_old = annotated_old
         self.old_model: Segmenter | None = None
 
     def begin(self, task: Task, previous: Segmenter | None) -> Segmenter:
@@ -53,6 +55,7 @@ class TwoStageMethod:
                 points,
                 self.loss,
                 annotated_from,
+                self.annotated_old,
             )
             return dict(terms.items())
 
