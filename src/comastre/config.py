@@ -196,6 +196,8 @@ class DistillationConfig(Section):
     """Distil class predictions of matched proposals."""
     auxiliary: bool = True
     """Auxiliary old-versus-new classifier (DER, DyTox)."""
+    class_scores: Literal["softmax", "sigmoid"] = "softmax"
+    """Distil the softmax over old classes (paper), or each class's own probability (ours): it sees all sink at once."""
     beta: Weight = 2.0
     """Strength of the objectness re-weighting of Eq. 4 and 5."""
     alpha: Share = 0.8

@@ -10,6 +10,7 @@ from torch.distributions import Bernoulli, Categorical, kl_divergence
 from comastre.config import MaskLossConfig
 from comastre.losses.distillation import (
     class_distillation,
+    class_score_distillation,
     mask_distillation,
     position_distillation,
     proposal_weights,
@@ -43,6 +44,7 @@ TERMS = {
     "mask dice": ((2, 3, 6, 6), mask_dice_term, WEIGHTS),
     "position": ((2, 3, 8), position_distillation, WEIGHTS),
     "class": ((2, 3, 5), class_distillation, UNMATCHED),
+    "class score": ((2, 3, 5), class_score_distillation, UNMATCHED),
 }
 every_term = pytest.mark.parametrize(("shape", "term", "weights"), TERMS.values(), ids=TERMS.keys())
 
@@ -127,6 +129,15 @@ def test_class_equals_the_categorical_divergence_of_new_from_old():
     new, old = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
     expected = kl_divergence(Categorical(logits=new), Categorical(logits=old))[UNMATCHED].mean()
     torch.testing.assert_close(class_distillation(new, old, UNMATCHED), expected)
+
+
+def test_class_score_sums_bernoulli_divergences_and_sees_all_logits_sink_together():
+    new, old = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
+    expected = kl_divergence(Bernoulli(logits=old), Bernoulli(logits=new)).sum(-1)[UNMATCHED].mean()
+    torch.testing.assert_close(class_score_distillation(new, old, UNMATCHED), expected)
+    sunk = old - 3
+    torch.testing.assert_close(class_distillation(sunk, old, UNMATCHED), torch.tensor(0.0), atol=1e-6, rtol=0)
+    assert class_score_distillation(sunk, old, UNMATCHED) > 1
 
 
 @pytest.mark.parametrize(("angle", "expected"), [(0.0, 0.0), (90.0, 1.0), (180.0, 2.0), (60.0, 0.5)])

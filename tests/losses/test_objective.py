@@ -271,6 +271,15 @@ def test_cross_entropy_in_place_of_focal():
     assert {**other, "classification": 0} == {**focal, "classification": 0}
 
 
+def test_class_scores_are_distilled_in_place_of_their_softmax():
+    model, old, (images, targets) = learners(2)
+    softmax = values(small.terms_of(model, old, images, targets, small.loss_config()))
+    config = small.loss_config(distillation={"class_scores": "sigmoid"})
+    sigmoid = values(small.terms_of(model, old, images, targets, config))
+    changed = {name for name, value in sigmoid.items() if value != softmax[name]}
+    assert changed == {"unmatched_class_kd", "matched_class_kd"}
+
+
 def test_padding_of_a_mixed_batch_reaches_both_models():
     model, old = small.grow(small.first_learner())
     images, targets = small.new_batch()

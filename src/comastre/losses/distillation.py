@@ -88,9 +88,24 @@ def position_distillation(
 
 
 def class_distillation(
-    new_logits: Tensor, old_logits: Tensor, valid: Tensor, normaliser: Tensor | float | None = None
+    new_logits: Tensor,
+    old_logits: Tensor,
+    valid: Tensor,
+    normaliser: Tensor | float | None = None,
 ) -> Tensor:
     """KL(p || p_old) of the softmax over the old classes, logits (B, M, C_old), mean over valid (B, M) proposals."""
     new = upcast(new_logits).log_softmax(-1)
     old = upcast(old_logits.detach()).log_softmax(-1)
     return mean_over((new.exp() * (new - old)).sum(-1), valid, normaliser)
+
+
+def class_score_distillation(
+    new_logits: Tensor, old_logits: Tensor, valid: Tensor, normaliser: Tensor | float | None = None
+) -> Tensor:
+    """KL(old || new) of each old class's own probability, sum over classes, mean over valid (ours).
+
+    The classifiers are sigmoids: a softmax over the old classes does not see when all of their logits sink together,
+    and an object that is still the most dog of all old classes is then taken by a new one.
+    """
+    divergence = bernoulli_divergence(upcast(new_logits), upcast(old_logits.detach()))  # (B, M, C_old)
+    return mean_over(divergence.sum(-1), valid, normaliser)

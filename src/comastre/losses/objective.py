@@ -11,6 +11,7 @@ from comastre.config import LossConfig
 from comastre.losses.classification import auxiliary_loss, cross_entropy_loss, focal_loss, negatives_loss
 from comastre.losses.distillation import (
     class_distillation,
+    class_score_distillation,
     mask_distillation,
     position_distillation,
     proposal_weights,
@@ -150,12 +151,12 @@ def _recognise(step: Step) -> dict[str, Tensor]:
         )
     if step.old is not None and switches.class_kd:
         of_matched, of_objects = _decode_with_old(step, step.old)
+        by_class = step.config.distillation.class_scores == "sigmoid"
+        distil = class_score_distillation if by_class else class_distillation
         if switches.matched_class_kd:
-            terms["matched_class_kd"] = class_distillation(
-                matched_logits[..., old_classes], of_matched, matched, counts.matched
-            )
+            terms["matched_class_kd"] = distil(matched_logits[..., old_classes], of_matched, matched, counts.matched)
         if switches.unmatched_class_kd:
-            terms["unmatched_class_kd"] = class_distillation(
+            terms["unmatched_class_kd"] = distil(
                 object_logits[..., old_classes], of_objects, objects.valid, counts.old_objects
             )
     return terms
