@@ -43,6 +43,8 @@ class BackboneConfig(Section):
     """'hub' (pretrained, downloaded), 'none' (random), or the path of a .safetensors or state-dict file."""
     frozen_batch_norm: bool = False
     """Keep BatchNorm statistics fixed from the first step on."""
+    frozen_stride: Literal[0, 4, 8, 16, 32] = 0
+    """Never train the layers up to the features of this stride (0: all learn); saves most of their backward pass."""
     mean: tuple[float, float, float] | None = None
     """Image mean in 0..1; by default what the backbone was trained with."""
     std: tuple[float, float, float] | None = None

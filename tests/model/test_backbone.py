@@ -247,3 +247,32 @@ def test_frozen_batch_norm_keeps_its_statistics_in_training(name: str, frozen: b
     assert all(same) if frozen else not any(same)
     assert backbone.training
     assert all(parameter.requires_grad for parameter in backbone.parameters())  # only the statistics stand still
+
+
+# --- frozen layers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet", "test_convnext"])
+@pytest.mark.parametrize("stride", [4, 8, 16, 32])
+def test_layers_up_to_a_stride_are_frozen_and_the_others_learn(name: str, stride: int) -> None:
+    backbone = make(name, frozen_stride=stride)
+    features = backbone(torch.rand(2, 3, 64, 64))
+    for level, feature in zip((4, 8, 16, 32), features, strict=True):
+        assert feature.requires_grad == (level > stride)
+    learns = [parameter.requires_grad for parameter in backbone.parameters()]
+    assert learns == sorted(learns)  # first the frozen ones
+    if stride < 32:
+        sum(feature.sum() for feature in features[(4, 8, 16, 32).index(stride) + 1 :]).backward()
+        assert all(parameter.grad is not None for parameter in backbone.parameters() if parameter.requires_grad)
+
+
+def test_freezing_leaves_weights_statistics_and_the_random_state_alone() -> None:
+    torch.manual_seed(0)
+    free = make("test_resnet")
+    after_free = torch.rand(1)
+    torch.manual_seed(0)
+    frozen = make("test_resnet", frozen_stride=8)
+    assert torch.equal(torch.rand(1), after_free)
+    assert frozen.network.training == free.network.training
+    for (name, first), second in zip(free.state_dict().items(), frozen.state_dict().values(), strict=True):
+        assert torch.equal(first, second), name

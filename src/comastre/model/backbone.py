@@ -50,6 +50,8 @@ class Backbone(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
         self.frozen_batch_norm = config.frozen_batch_norm
+        if config.frozen_stride:
+            self._freeze_up_to(_STRIDES.index(config.frozen_stride))
 
     def train(self, mode: bool = True) -> Backbone:
         super().train(mode)
@@ -59,12 +61,24 @@ class Backbone(nn.Module):
                     module.eval()
         return self
 
+    def _freeze_up_to(self, level: int) -> None:
+        """Freeze what the features of this level are made of, whatever the network calls its layers."""
+        features = self.network.eval()(torch.zeros(1, 3, 64, 64))[self._indices[level]]
+        parameters = list(self.network.parameters())
+        gradients = torch.autograd.grad(features.sum(), parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.requires_grad_(False)
+        self.network.train()
+
     def normalise(self, images: Tensor, padding: Tensor | None) -> Tensor:
         """Images in 0..1 (or uint8) to what the network was trained on; padding (B, H, W) becomes the mean colour."""
         if images.dtype == torch.uint8:
             images = images.float() / 255
         images = (images - self.mean) / self.std
-        return images if padding is None else images.masked_fill(padding[:, None], 0.0)
+        images = images if padding is None else images.masked_fill(padding[:, None], 0.0)
+        # On a CPU depthwise and pointwise convolutions are up to a fifth faster when a pixel's channels are neighbours.
+        return images.contiguous(memory_format=torch.channels_last) if images.device.type == "cpu" else images
 
     def forward(self, images: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(B, 3, H, W) in 0..1 -> four maps (B, c, H / s, W / s), s = 4, 8, 16, 32."""
