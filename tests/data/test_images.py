@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 from small_data import mask_of, write_folder, write_image, write_mask
 
+from comastre.data import images
 from comastre.data.folder import folder
-from comastre.data.images import image_size, read_image, read_mask
+from comastre.data.images import checked_size, image_size, read_image, read_mask
 from comastre.errors import UserError
 
 
@@ -74,6 +75,23 @@ def test_bad_images_are_named(tmp_path, damage, message):
     damage(path)
     with pytest.raises(UserError, match=f"bad.jpg.*{message}|{message}.*bad.jpg"):
         read_image(path)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp"])
+def test_a_file_that_breaks_off_is_found_without_decoding_the_whole_ones(tmp_path, monkeypatch, suffix):
+    path = tmp_path / f"noise{suffix}"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 48, 3), dtype=np.uint8)).save(path)
+    whole = path.read_bytes()
+    decoded = []
+    real = images.read_image
+    monkeypatch.setattr(images, "read_image", lambda path: decoded.append(path) or real(path))
+    assert checked_size(path) == (64, 48)
+    assert len(decoded) == (suffix == ".bmp")  # has no end that could be looked for
+    path.write_bytes(whole[:-200])
+    with pytest.raises(UserError, match=rf"noise\{suffix} cannot be read"):
+        checked_size(path)
+    path.write_bytes(whole + bytes(100))  # what some cameras and servers append does no harm
+    assert checked_size(path) == (64, 48)
 
 
 def test_palette_grey_and_binary_masks_are_ids(tmp_path):

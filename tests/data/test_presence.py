@@ -33,7 +33,7 @@ def test_the_second_time_comes_from_the_cache(dataset, own_cache, monkeypatch):
     assert dataset.presence() == [{1}, {2}, set()]
 
 
-@pytest.mark.parametrize("change", ["size", "time", "list", "classes"])
+@pytest.mark.parametrize("change", ["size", "time", "image", "list", "classes"])
 def test_any_change_of_the_data_rebuilds_it(dataset, tmp_path, own_cache, monkeypatch, change):
     dataset.presence()
     mask = tmp_path / "masks" / "a.png"
@@ -44,6 +44,8 @@ def test_any_change_of_the_data_rebuilds_it(dataset, tmp_path, own_cache, monkey
         os.utime(mask, ns=(state.st_atime_ns, state.st_mtime_ns))
     elif change == "time":
         os.utime(mask, ns=(1, 1))
+    elif change == "image":  # it may be another size now, or broken
+        os.utime(tmp_path / "images" / "a.jpg", ns=(1, 1))
     elif change == "list":
         (tmp_path / "train.txt").write_text("b\na\nc\n")
     else:

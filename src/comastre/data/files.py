@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from comastre.data.dataset import IGNORE, Colour, Sample
-from comastre.data.images import check_mask, read_image, read_mask
+from comastre.data.images import check_mask, checked_size, read_image, read_mask
 from comastre.data.presence import Fingerprint, cached_presence
 from comastre.errors import UserError
 
@@ -124,17 +124,22 @@ class FileDataset:
                 )
 
     def classes_of(self, index: int) -> frozenset[int]:
-        """The classes of one image; the image itself is not read."""
-        return classes_in(self.read_labels(index, self.records[index], None).semantic)
+        """The classes of one image, whose file is whole and of its labels' size."""
+        record = self.records[index]
+        return classes_in(self.read_labels(index, record, checked_size(record.image)).semantic)
 
     def presence(self) -> list[frozenset[int]]:
-        """The classes (1..C) of each image: worked out once, then read from the cache until a file changes."""
+        """The classes (1..C) of each image: worked out once, then read from the cache until a file changes.
+
+        It is also where bad files are found, before anything is trained.
+        """
         return cached_presence(self.fingerprint(), self.classes_of, len(self))
 
     def fingerprint(self) -> Fingerprint:
-        """What the class-presence index depends on: names, sizes and times of all label files."""
-        files = {record.labels: None for record in self.records}
-        place = os.path.commonpath([file.absolute().parent for file in files])
+        """What the class-presence index depends on: names, sizes and times of all label and image files."""
+        labels = {record.labels: None for record in self.records}
+        place = os.path.commonpath([file.absolute().parent for file in labels])
+        files = [*labels, *(record.image for record in self.records)]
         marks = [f"{len(self.class_names)} classes"]
         marks += [f"{record.name} {record.labels.name}" for record in self.records]
         marks += [_mark(file) for file in files]

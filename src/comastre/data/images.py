@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import warnings
 import zlib
@@ -16,6 +17,8 @@ from comastre.errors import UserError
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm")
 _ORIENTATION = 0x0112  # the EXIF tag
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+# What the last bytes of a whole file hold: the end marker of a JPEG, the last chunk of a PNG.
+_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -114,10 +117,39 @@ def check_ids(path: Path, values: np.ndarray, num_classes: int) -> None:
 
 def image_size(path: Path) -> tuple[int, int]:
     """(H, W) as a viewer shows it, from the file's header alone."""
+    return _header(path)[0]
+
+
+def checked_size(path: Path) -> tuple[int, int]:
+    """(H, W) of an image whose file is whole; only a file that does not end as its format does is read in full.
+
+    Copies and downloads break off at the end: looking there costs a tenth of decoding everything.
+    """
+    size, kind = _header(path)
+    end = _ENDS.get(kind)
+    if end is None or end not in _last_bytes(path):
+        return read_image(path)[1]
+    return size
+
+
+def _header(path: Path) -> tuple[tuple[int, int], str]:
+    """(H, W) as a viewer shows it, and the format."""
     try:
-        with Image.open(path) as opened:
+        with Image.open(path) as opened, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # broken EXIF blocks
             width, height = opened.size
             turned = opened.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+            kind = opened.format or ""
+    except FileNotFoundError:
+        raise UserError(f"The image {path} does not exist: restore it, or take it off the list.") from None
+    except UnidentifiedImageError:
+        raise UserError(f"{path} is not an image that can be read: replace or remove it.") from None
     except _UNREADABLE as error:
         raise UserError(f"The image {path} cannot be read ({error}): replace or remove it.") from None
-    return (width, height) if turned else (height, width)
+    return ((width, height) if turned else (height, width)), kind
+
+
+def _last_bytes(path: Path, count: int = 12) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-min(count, path.stat().st_size), os.SEEK_END)
+        return file.read()

@@ -63,6 +63,7 @@ class Prepared:
 def prepare(config: RunConfig, parts: Parts) -> Prepared:
     """Look at data and setting, each of which may be refused."""
     training_set, validation_set = parts.data(config)
+    validation_set.presence()  # finds bad files, which otherwise would end the run only after its first step
     return Prepared(training_set, validation_set, parts.scenario(config, training_set))
 
 
