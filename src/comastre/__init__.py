@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from comastre.api import Model, Prediction, load
+    from comastre.lesson.learn import learn
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Prediction", "__version__", "load"]
+__all__ = ["Model", "Prediction", "__version__", "learn", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from comastre import api
 
         return getattr(api, name)
+    if name == "learn":
+        from comastre.lesson.learn import learn
+
+        return learn
     raise AttributeError(f"module 'comastre' has no attribute {name!r}")

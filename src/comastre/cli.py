@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from comastre import __version__, data_commands
+from comastre import __version__, data_commands, learn_command
 from comastre.console import complain, say, table
 from comastre.errors import UserError
 from comastre.overrides import UsageError, config_fields, split_overrides
@@ -127,6 +127,7 @@ def doctor() -> int:
 VERBS: dict[str, Callable[..., int]] = {
     "demo": demo,
     "train": train,
+    "learn": learn_command.learn,
     "predict": predict,
     "data": data,
     "presets": presets,
@@ -180,7 +181,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         raise UsageError(
             f"there is no command {verb!r}: " + (f"did you mean {near[0]}?" if near else f"choose {', '.join(VERBS)}")
         )
-    readers = {"train": _read_train, "data": _read_data}
+    readers = {"train": _read_train, "learn": _read_learn, "data": _read_data}
     call = readers[verb](rest) if verb in readers else _read(VERBS[verb], verb, rest)
     return call()
 
@@ -224,6 +225,14 @@ def _read_train(rest: Sequence[str]) -> Callable[[], int]:
         raise SystemExit(DONE)
     overrides, own = split_overrides(rest, ("out", "fresh", "base"))
     return functools.partial(_read(train, "train", own), overrides=overrides)
+
+
+def _read_learn(rest: Sequence[str]) -> Callable[[], int]:
+    """The call of `learn`, which takes fields of the configuration, too."""
+    if "--help" in rest or "-h" in rest:
+        return _read(learn_command.learn, "learn", ["--help"])
+    overrides, own = split_overrides(rest, learn_command.OPTIONS)
+    return functools.partial(_read(learn_command.learn, "learn", own), overrides=overrides)
 
 
 def _read_data(rest: Sequence[str]) -> Callable[[], int]:

@@ -59,7 +59,7 @@ def claimed(out: Path, config: RunConfig, fresh: bool) -> Iterator[None]:
     refuse_unfit(out, config, fresh)
     if fresh and (out / CONFIG).exists():
         with locked(out):
-            _move_aside(out)
+            move_aside(out)
     with locked(out):
         refuse_unfit(out, config, fresh=False)  # again, as somebody may have started a run here meanwhile
         write_config(config, out / CONFIG)
@@ -140,7 +140,8 @@ def _has_begun(out: Path) -> bool:
     return (out / RESULTS).exists() or has_checkpoint(out)
 
 
-def _move_aside(out: Path) -> None:
+def move_aside(out: Path) -> None:
+    """Give a run's directory another name: out.old-1, -2 and so on."""
     number = 1
     while (aside := out.with_name(f"{out.name}.old-{number}")).exists():
         number += 1

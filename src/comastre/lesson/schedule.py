@@ -1,0 +1,140 @@
+"""How to train on a few dozen images: what the model was trained with, with amounts that fit the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from comastre.config import ModelConfig, RunConfig, merge
+from comastre.recipe import read_recipe
+from comastre.settings import read_settings, validate
+
+EPOCHS = 80
+"""Passes over the images of a later step; a first step learns everything from them and takes more."""
+FIRST_EPOCHS = 150
+FEWEST = 100
+"""Iterations per new class, however few images there are; five times as many for a first step."""
+SMALLEST_BATCH = 4
+LOG_SECONDS, CHECKPOINT_SECONDS = 10.0, 60.0
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What the data asks for."""
+
+    images: int
+    """To train on."""
+    old_classes: int
+    new_classes: int
+    short_side: int
+    """Median, in pixels."""
+    one_size: bool
+    """Whether all images have the same size."""
+
+    @property
+    def first(self) -> bool:
+        """Whether a new model learns its first step."""
+        return self.old_classes == 0
+
+    @property
+    def setting(self) -> str:
+        return "joint" if self.first else f"{self.old_classes}-{self.new_classes}"
+
+
+def settings_of(model: ModelConfig, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model was trained with; where its bundle does not say, what suits models of its size."""
+    return merge(_usual(model.size), read_recipe(recorded))
+
+
+def _usual(size: str) -> dict[str, Any]:
+    if size == "tiny":
+        return read_recipe(read_settings("shapes-6-2"))
+    if size == "small":
+        # SPEC section 9: a small model needs sure proposals early and strong distillation; negatives cost old classes
+        # on photographs. Rates for a pretrained backbone and a short schedule.
+        kept = dict.fromkeys(("score_kd", "mask_kd", "position_kd", "unmatched_class_kd", "matched_class_kd"), 5.0)
+        return {
+            "data": {"crop": 256},
+            "matching": {"objectness_cost": 2.0, "points": 4096},
+            "masks": {"points": 4096},
+            "weights": kept,
+            "training": {"learning_rate": 3e-4, "later_learning_rate": 1e-4, "clip": 0.1, "warmup": 50},
+        }
+    return {}
+
+
+def choose(
+    model: ModelConfig,
+    recorded: Mapping[str, Any],
+    amounts: Amounts,
+    data: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    iterations: int | None = None,
+) -> RunConfig:
+    """The whole configuration of a lesson; `data` names the dataset, `overrides` are the user's own fields."""
+    usual = settings_of(model, recorded)
+    config = validate(usual, "the settings that the model was trained with")
+    batch = min(config.training.batch_size, max(SMALLEST_BATCH, amounts.images))
+    crop = _crop(config.data.crop, amounts.short_side)
+    on_small_images = max(crop, amounts.short_side) <= 128
+    chosen = {
+        "model": model.model_dump(),
+        "data": {**data, "crop": crop, "workers": 0 if on_small_images else 2},
+        "continual": {"setting": amounts.setting, "protocol": "overlapped"},
+        "training": {"batch_size": batch},
+        # Only labelled classes can be scored, and background is what the data does not label.
+        "evaluation": {"convention": "no_background", "batch_size": 16 if on_small_images and amounts.one_size else 1},
+    }
+    config = validate(merge(merge(usual, chosen), overrides), "the settings of this lesson")
+    return with_iterations(config, amounts, iterations or usual_iterations(config, amounts))
+
+
+def usual_iterations(config: RunConfig, amounts: Amounts) -> int:
+    """So many passes over the images, between a fewest per class and what the model's own training took."""
+    epochs = FIRST_EPOCHS if amounts.first else EPOCHS
+    passes = math.ceil(epochs * amounts.images / config.training.batch_size)
+    if amounts.first:
+        return max(min(5 * FEWEST, config.training.iterations), min(passes, config.training.iterations))
+    most = config.training.iterations_per_class * amounts.new_classes
+    return max(min(FEWEST * amounts.new_classes, most), min(passes, most))
+
+
+def with_iterations(config: RunConfig, amounts: Amounts, iterations: int) -> RunConfig:
+    """A schedule of `iterations`, in later steps rounded up to a multiple of the new classes, as the loop counts."""
+    per_class = math.ceil(iterations / amounts.new_classes)
+    training = {"iterations": iterations} if amounts.first else {"iterations_per_class": per_class}
+    training["warmup"] = min(config.training.warmup, iterations // 5)
+    return _changed(config, training)
+
+
+def with_pace(config: RunConfig, seconds: float) -> RunConfig:
+    """Log lines and checkpoints at times that suit a user, when an iteration takes `seconds`."""
+    return _changed(
+        config,
+        {
+            "log_every": max(1, round(LOG_SECONDS / seconds)),
+            "checkpoint_every": max(1, round(CHECKPOINT_SECONDS / seconds)),
+        },
+    )
+
+
+def iterations_within(minutes: float, seconds: float, scoring_seconds: float) -> int:
+    """How many iterations of `seconds` each fit into the minutes beside the scoring, at least one."""
+    # At least half of the time is for training, or there would be nothing to score.
+    return max(1, int(max(60 * minutes - scoring_seconds, 30 * minutes) / seconds))
+
+
+def total_iterations(config: RunConfig, amounts: Amounts) -> int:
+    training = config.training
+    return training.iterations if amounts.first else training.iterations_per_class * amounts.new_classes
+
+
+def _crop(trained: int, short_side: int) -> int:
+    """The model's own training size; what images are smaller than half of it is not blown up to it."""
+    return trained if 2 * short_side > trained else max(64, 32 * round(short_side / 32))
+
+
+def _changed(config: RunConfig, training: Mapping[str, int]) -> RunConfig:
+    return config.model_copy(update={"training": config.training.model_copy(update=dict(training))})
