@@ -120,3 +120,25 @@ def test_two_devices_give_the_losses_and_scores_of_one(tmp_path: Path, finished:
         assert first["per_class"] == pytest.approx(second["per_class"], abs=0.1)
         assert first["recall"] == pytest.approx(second["recall"], abs=0.1)
         assert first["errors"] == second["errors"]
+
+
+def test_every_step_leaves_examples_for_the_report_and_its_environment(finished: Path):
+    index = json.loads((finished / "examples" / "index.json").read_text())
+    assert 0 < len(index["images"]) <= 5
+    for part in ("image", "truth", "step-00", "step-01"):
+        assert len(list((finished / "examples" / part).iterdir())) == len(index["images"])
+    environment = json.loads((finished / "environment.json").read_text())
+    assert {"comastre", "torch", "python", "device"} <= environment.keys()
+
+
+def no_pictures(*args: Any) -> None:
+    raise RuntimeError("no pictures today")
+
+
+def test_a_run_does_not_end_for_want_of_examples(tmp_path: Path, finished: Path, capfd: pytest.CaptureFixture[str]):
+    run(real_config(), tmp_path / "run", parts=replace(default_parts(), examples=no_pictures))
+    assert capfd.readouterr().err.count("the report will lack examples of step") == 2
+    assert not (tmp_path / "run" / "examples").exists()
+    for step in ("00", "01"):  # and with examples nothing else is learned than without
+        weights = Path("steps") / step / "model.safetensors"
+        assert (tmp_path / "run" / weights).read_bytes() == (finished / weights).read_bytes()

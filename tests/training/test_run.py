@@ -55,7 +55,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_directory_holds_what_the_design_says(finished: Path):
     names = {path.name for path in finished.iterdir() if not path.name.startswith(".")}
-    assert names == {"config.yaml", "metrics.jsonl", "results.json", "checkpoints", "steps", "tensorboard"}
+    files = {"config.yaml", "environment.json", "metrics.jsonl", "results.json"}
+    assert names == files | {"checkpoints", "steps", "tensorboard"}
     document = json.loads((finished / "results.json").read_text())
     assert [step["new_classes"] for step in document["steps"]] == [["a", "b"], ["c"], ["d"]]
     assert document["steps"][0]["miou"]["inc"] is None

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from comastre.config import RunConfig
 from comastre.continual.scenario import Scenario, Task
 from comastre.errors import UserError
+from comastre.evaluation.examples import adopt_examples
 from comastre.evaluation.results import Results
 from comastre.settings import differences, load_config
 from comastre.training.checkpoint import Checkpoint, Position, save
@@ -60,6 +61,7 @@ def adopt_first_step(base: Path, out: Path, config: RunConfig, first: Results) -
     """Make the new run `out` one that has just finished its first step: the model of `base`, the results `first`."""
     bundle = out / "steps" / "00"
     shutil.copytree(base / "steps" / "00", bundle, dirs_exist_ok=True)
+    adopt_examples(base, out)
     first.write(out / RESULTS)
     tensors = load_file(out / _WEIGHTS)
     # Last, because from this moment on the run counts as begun.

@@ -49,6 +49,8 @@ class Parts:
     """(model, folder, training set, scenario, step, config, results with this step): write the model bundle."""
     title: str | None = None
     """What a step is called on the screen; by default its number."""
+    examples: Callable[[Any, Path, SegmentationDataset, Scenario, int, torch.device], None] | None = None
+    """(model, run directory, validation set, scenario, step, device): keep pictures for the report."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,18 @@ def default_parts() -> Parts:
     """The real things."""
     from comastre.continual.methods import build_method
     from comastre.data.loading import training_batches
+    from comastre.evaluation.examples import record_examples
     from comastre.evaluation.segmenter import evaluate_model
 
-    return Parts(datasets, scenario_of, build_method, training_batches, evaluate_model, save_step)
+    return Parts(
+        datasets,
+        scenario_of,
+        build_method,
+        training_batches,
+        evaluate_model,
+        save_step,
+        examples=record_examples,
+    )
 
 
 def datasets(config: RunConfig) -> tuple[SegmentationDataset, SegmentationDataset]:

@@ -31,6 +31,7 @@ from comastre.training.checkpoint import (
     restore_random_state,
 )
 from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, claimed, fingerprint, has_checkpoint, refuse_unfit
+from comastre.training.environment import write_environment
 from comastre.training.finiteness import LossWatch
 from comastre.training.launch import Team, build_fabric, launch, spawns
 from comastre.training.metrics import MetricsLog
@@ -104,6 +105,8 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
             MetricsLog(out, position, first_iteration) if team.rank == 0 else nullcontext() as log,
         ):
             session = Session(fabric, team, config, out, totals, method, progress, stop, log)
+            if team.rank == 0:
+                write_environment(out, fabric.device, team.size)
             for task in scenario.tasks[position.step :]:
                 if position.iteration == 0:
                     saved = None  # nothing of this step can be in it
@@ -116,6 +119,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     result = parts.evaluate(
                         model.eval(), validation_set, scenario, task.step, config, fabric.device, position.seconds
                     )
+                    _record_examples(session, parts, model, prepared, task.step)
                 results = results.add(result)
                 position = Position(task.step + 1)
                 if log is not None:
@@ -206,6 +210,18 @@ def _add_gradients(
         watch.watch(values, position.step, position.iteration + 1, part.targets.image_ids)
         means = {name: means.get(name, 0.0) + value / len(batch) for name, value in values.items()}
     return means
+
+
+def _record_examples(session: Session, parts: Parts, model: Any, prepared: Prepared, step: int) -> None:
+    """Pictures for the report, by the first process; nothing that is learned depends on them."""
+    if parts.examples is None or session.team.rank > 0:
+        return
+    try:
+        parts.examples(model, session.out, prepared.validation_set, prepared.scenario, step, session.fabric.device)
+    except Interrupted:
+        raise
+    except Exception as error:  # a run of days must not end for want of a picture
+        session.progress.say(f"the report will lack examples of step {step + 1}: {type(error).__name__}: {error}")
 
 
 def _load_checkpoint(out: Path, config: RunConfig, team: Team, progress: RunProgress) -> Checkpoint | None:
