@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Weight = Annotated[float, Field(ge=0.0)]
@@ -275,6 +275,10 @@ class DataConfig(Section):
     """Folder of the dataset; not needed for shapes."""
     coco_labels: Literal["auto", "panoptic", "instances"] = "auto"
     """Labels of coco: panoptic PNGs (133 classes) or instance JSON (80); auto takes panoptic where it is there."""
+    without: tuple[str, ...] = ()
+    """Classes to take out of coco or coco_json, by name; 'voc' stands for the 20 of VOC (paper Table 4)."""
+    without_removes: Literal["objects", "images"] = "objects"
+    """What goes with `without`: objects, whose pixels become background (the paper's), or images that show one."""
     train_json: str | None = None
     """Annotation file of coco_json, relative to root; by default the first of the usual places."""
     val_json: str | None = None
@@ -301,6 +305,17 @@ class DataConfig(Section):
     """One target mask per class present, or per object where the dataset knows objects."""
     workers: Annotated[int, Field(ge=0)] = 2
     """Loader processes per training process."""
+
+    @field_validator("without", mode="before")
+    @classmethod
+    def _one_name(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _check_without(self) -> DataConfig:
+        if self.without and self.dataset not in ("coco", "coco_json"):
+            raise ValueError(f"without takes classes out of coco and coco_json only, but dataset is {self.dataset}")
+        return self
 
 
 class TrainingConfig(Section):

@@ -21,7 +21,7 @@ class Categories:
 
     class_names: tuple[str, ...]
     label_of: Mapping[int, int]
-    """Category id -> dataset id."""
+    """Category id -> dataset id; 0 for a category that was taken out."""
     things: frozenset[int]
     """Dataset ids of categories that have objects; the others are stuff."""
 

@@ -41,15 +41,18 @@ def _pair(config: DataConfig) -> tuple[SegmentationDataset, SegmentationDataset]
             return ade20k(config.root, "train"), ade20k(config.root, "val")
         case "coco":
             from comastre.data.coco import coco
+            from comastre.data.removal import Removal
 
-            return coco(config.root, "train", config.coco_labels), coco(config.root, "val", config.coco_labels)
+            labels, removal = config.coco_labels, Removal.of(config)
+            return coco(config.root, "train", labels, removal), coco(config.root, "val", labels, removal)
         case "folder":
             from comastre.data.folder import folder
 
             return folder(config.root, "train", config.held_out), folder(config.root, "val", config.held_out)
         case "coco_json":
             from comastre.data.coco_json import coco_json
+            from comastre.data.removal import Removal
 
-            files = (config.train_json, config.val_json, config.held_out)
-            return coco_json(config.root, "train", *files), coco_json(config.root, "val", *files)
+            options = (config.train_json, config.val_json, config.held_out, Removal.of(config))
+            return coco_json(config.root, "train", *options), coco_json(config.root, "val", *options)
     raise UserError(f"data.dataset is '{config.dataset}' but must be shapes, voc, ade20k, coco, folder or coco_json.")

@@ -19,13 +19,17 @@ from comastre.data.annotations import Categories, Notes, read_categories, read_j
 from comastre.data.coco_json import instance_dataset
 from comastre.data.dataset import IGNORE, palette
 from comastre.data.files import FileDataset, Labels, Record, data_root
+from comastre.data.removal import NOTHING, Removal
 from comastre.errors import UserError
 
 
 def coco(
-    root: str | Path | None, split: Literal["train", "val"], labels: Literal["auto", "panoptic", "instances"] = "auto"
+    root: str | Path | None,
+    split: Literal["train", "val"],
+    labels: Literal["auto", "panoptic", "instances"] = "auto",
+    removal: Removal = NOTHING,
 ) -> FileDataset:
-    """One split of COCO 2017 under `root`."""
+    """One split of COCO 2017 under `root`, without the classes of `removal`."""
     given = data_root(root, "coco")
     folder = next((place for place in (given, given / "coco") if (place / "annotations").is_dir()), None)
     if folder is None:
@@ -37,25 +41,28 @@ def coco(
     images = next((place for place in (folder / year, folder / "images" / year) if place.is_dir()), folder / year)
     panoptic = folder / "annotations" / f"panoptic_{year}.json"
     if labels == "panoptic" or (labels == "auto" and panoptic.exists()):
-        return _panoptic(panoptic, images, split)
-    return instance_dataset("coco", folder, split, folder / "annotations" / f"instances_{year}.json", images)
+        return _panoptic(panoptic, images, split, removal)
+    instances = folder / "annotations" / f"instances_{year}.json"
+    return instance_dataset("coco", folder, split, instances, images, removal=removal)
 
 
-def _panoptic(annotations: Path, images: Path, split: str) -> FileDataset:
+def _panoptic(annotations: Path, images: Path, split: str, removal: Removal) -> FileDataset:
     content = read_json(annotations, "images", "annotations", "categories")
-    categories = read_categories(annotations, content)
+    categories = removal.apply(read_categories(annotations, content), annotations)
     files = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
     masks = annotations.with_suffix("")
     records, notes = [], []
     for entry in content["annotations"]:
         if entry["image_id"] not in files:
             raise UserError(f"{annotations}: {entry['file_name']} belongs to an image that is not listed.")
+        if removal.drops(entry["segments_info"], categories):
+            continue
         file = files[entry["image_id"]]
         records.append(Record(Path(file).stem, images / file, masks / entry["file_name"]))
         segments = [[each["id"], each["category_id"], each.get("iscrowd", 0)] for each in entry["segments_info"]]
         notes.append(json.dumps(segments).encode())
     return FileDataset(
-        "coco",
+        removal.title("coco"),
         split,
         categories.class_names,
         palette(len(categories.class_names) + 1),
@@ -94,7 +101,7 @@ class PanopticReader:
                     f"The mask {record.labels} holds the segment {number}, whose category is not in the JSON file: "
                     "are mask and JSON of the same version?"
                 )
-            labels[place] = IGNORE if crowd else label
+            labels[place] = IGNORE if crowd and label else label
             objects[place] = place + 1 if label in self.categories.things and not crowd else 0
         places = places.reshape(numbers.shape)
         return Labels(labels[places], objects[places])

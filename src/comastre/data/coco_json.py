@@ -25,6 +25,7 @@ from comastre.data.dataset import IGNORE, palette
 from comastre.data.files import FileDataset, Labels, Record, data_root
 from comastre.data.held_out import is_held_out
 from comastre.data.images import image_size
+from comastre.data.removal import NOTHING, Removal
 from comastre.errors import UserError
 
 _FIELDS = ("id", "category_id", "segmentation", "iscrowd")
@@ -41,8 +42,9 @@ def coco_json(
     train_json: str | None = None,
     val_json: str | None = None,
     held_out: float = 0.1,
+    removal: Removal = NOTHING,
 ) -> FileDataset:
-    """One split of a dataset in COCO's instance format under `root`."""
+    """One split of a dataset in COCO's instance format under `root`, without the classes of `removal`."""
     folder = data_root(root, "coco_json")
     training = _file(folder, "train", train_json)
     validation = _file(folder, "val", val_json)
@@ -50,16 +52,23 @@ def coco_json(
         raise UserError(f"No annotation file was found in {folder}: name it with --data.train_json FILE.")
     # A file that was named for training is not for validation, whatever it is called.
     if validation is not None and not validation.samefile(training):
-        return instance_dataset("coco_json", folder, split, training if split == "train" else validation)
-    return instance_dataset("coco_json", folder, split, training, held_out=held_out)
+        file = training if split == "train" else validation
+        return instance_dataset("coco_json", folder, split, file, removal=removal)
+    return instance_dataset("coco_json", folder, split, training, held_out=held_out, removal=removal)
 
 
 def instance_dataset(
-    name: str, root: Path, split: str, annotations: Path, images: Path | None = None, held_out: float | None = None
+    name: str,
+    root: Path,
+    split: str,
+    annotations: Path,
+    images: Path | None = None,
+    held_out: float | None = None,
+    removal: Removal = NOTHING,
 ) -> FileDataset:
     """The images of one annotation file; with `held_out` only those of the split."""
     content = read_json(annotations, "images", "annotations", "categories")
-    categories = read_categories(annotations, content)
+    categories = removal.apply(read_categories(annotations, content), annotations)
     grouped = group_by_image(annotations, content, _FIELDS)
     try:
         entries = [(entry["id"], str(entry["file_name"])) for entry in content["images"]]
@@ -67,12 +76,14 @@ def instance_dataset(
         raise UserError(f"{annotations}: every image needs an id and a file_name.") from None
     if held_out is not None:
         entries = [entry for entry in entries if is_held_out(entry[1], held_out) == (split == "val")]
+    entries = [entry for entry in entries if not removal.drops(grouped.get(entry[0], []), categories)]
     folder = images or _image_folder(root, annotations, [file for _, file in entries[:1]], split)
     records = [Record(Path(file).with_suffix("").as_posix(), folder / file, annotations) for _, file in entries]
     notes = Notes([json.dumps(grouped.get(image, [])).encode() for image, _ in entries])
     colours = palette(len(categories.class_names) + 1)
     reader = InstanceReader(categories, notes)
-    return FileDataset(name, split, categories.class_names, colours, records, reader, source=annotations)
+    title = removal.title(name)
+    return FileDataset(title, split, categories.class_names, colours, records, reader, source=annotations)
 
 
 def has_annotations(root: Path) -> bool:
@@ -128,7 +139,9 @@ class InstanceReader:
         height, width = size or image_size(record.image)
         semantic = np.zeros((height, width), dtype=np.uint8)
         instances = np.zeros((height, width), dtype=np.int32)
-        drawn = [(self._label(entry, record), _mask(entry, height, width, record)) for entry in self.notes[index]]
+        labelled = [(self._label(entry, record), entry) for entry in self.notes[index]]
+        # Objects of a class that was taken out are not drawn at all, so they hide nothing either.
+        drawn = [(label, _mask(entry, height, width, record)) for label, entry in labelled if label]
         # Crowds first, so that single objects inside them count; then from the largest to the smallest.
         drawn.sort(key=lambda each: (each[0] != IGNORE, -int(each[1].sum())))
         for number, (label, mask) in enumerate(drawn, 1):
@@ -143,7 +156,7 @@ class InstanceReader:
                 f"{record.labels}: annotation {entry.get('id')} of {record.image.name} has the category "
                 f"{entry.get('category_id')}, which is not in the list of categories."
             )
-        return IGNORE if entry.get("iscrowd") else label
+        return IGNORE if entry.get("iscrowd") and label else label
 
 
 def _mask(entry: Mapping[str, Any], height: int, width: int, record: Record) -> np.ndarray:

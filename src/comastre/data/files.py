@@ -140,7 +140,7 @@ class FileDataset:
         labels = {record.labels: None for record in self.records}
         place = os.path.commonpath([file.absolute().parent for file in labels])
         files = [*labels, *(record.image for record in self.records)]
-        marks = [f"{len(self.class_names)} classes"]
+        marks = [*self.class_names, f"{len(self.class_names)} classes"]
         marks += [f"{record.name} {record.labels.name}" for record in self.records]
         marks += [_mark(file) for file in files]
         return Fingerprint.of(f"{self.name}-{self.split}", place, marks)
