@@ -1,32 +1,25 @@
-"""`comastre.load(...)`, `.predict(...)` and the command `comastre predict`."""
+"""`comastre.load(...)` and what a model does: predict, move, be kept and be shared."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import comastre
-from comastre import api, bundle, cli
-from comastre.class_table import class_table
-from comastre.config import ModelConfig
+from comastre import api, bundle
 from comastre.errors import UserError
-from comastre.model.segmenter import build_segmenter
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    # Thresholds at 0 so that even random weights recognise something.
-    given = {"size": "tiny", "inference": {"alpha": 0.0, "overlap": 0.0}}
-    model = build_segmenter(ModelConfig.model_validate(given), [2, 1])
-    classes = class_table(["disk", "star", "ring"], [2, 1], [(0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 0, 255)])
-    return bundle.save(model, classes, tmp_path_factory.mktemp("bundles") / "model")
+def saved(tiny_bundle: Path) -> Path:
+    return tiny_bundle
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +98,14 @@ def test_a_file_is_turned_as_its_camera_says(pixels: np.ndarray, tmp_path: Path)
 
 
 def test_a_hub_id_fetches_only_the_bundles_files(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-
-    def snapshot(repository: str, allow_patterns: list[str]) -> str:
-        calls.append((repository, allow_patterns))
-        return str(saved)
-
+    snapshot = create_autospec(huggingface_hub.snapshot_download, return_value=str(saved))
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert comastre.load("someone/shapes").classes.names == ("disk", "star", "ring")
-    assert calls == [("someone/shapes", list(bundle.FILES))]
+    assert snapshot.call_args.args == ("someone/shapes",)
+    assert snapshot.call_args.kwargs["allow_patterns"] == list(bundle.FILES)
+    comastre.Model.from_pretrained("someone/shapes", revision="v2", token="secret", local_files_only=True)
+    wanted = {"revision": "v2", "token": "secret", "local_files_only": True}
+    assert wanted.items() <= snapshot.call_args.kwargs.items()
 
 
 def test_a_hub_that_does_not_answer_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,43 +134,80 @@ def test_unknown_names_of_the_package_are_attribute_errors() -> None:
         comastre.lod  # noqa: B018
 
 
-def predict(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["predict", *map(str, arguments)])
-    assert isinstance(stop.value.code, int)
-    return stop.value.code
+def test_many_images_are_what_each_is_alone(saved: Path) -> None:
+    model = comastre.load(saved)
+    random = np.random.default_rng(1)
+    sizes = [(40, 40), (40, 40), (40, 40), (37, 53), (64, 48), (64, 48), (40, 40)]
+    images = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    together = list(model.predict_many(images, batch_size=2))
+    assert [result.label_map.shape for result in together] == sizes
+    for image, result in zip(images, together, strict=True):
+        alone = model.predict(image)
+        np.testing.assert_allclose(result.class_scores, alone.class_scores, atol=1e-5)
+        np.testing.assert_allclose(result.objectness, alone.objectness, atol=1e-5)
+        assert (result.label_map == alone.label_map).mean() > 0.999
+        assert np.array_equal(result.image, image)
 
 
-def test_the_command_writes_label_maps_and_segments(
-    saved: Path, pixels: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "images").mkdir()
-    for name in ("a.png", "a.bmp", "b.PNG"):
-        Image.fromarray(pixels).save(tmp_path / "images" / name)
-    (tmp_path / "images" / "notes.txt").write_text("no image")
-    Image.fromarray(pixels).save(tmp_path / "c.png")
-    assert predict(saved, tmp_path / "images", tmp_path / "c.png", "--out", tmp_path / "out") == 0, capsys.readouterr()
-    names = {file.name for file in (tmp_path / "out").iterdir()}
-    assert names == {f"{stem}.{suffix}" for stem in ("a-png", "a-bmp", "b", "c") for suffix in ("png", "json")}
-    expected = comastre.load(saved).predict(pixels)
-    with Image.open(tmp_path / "out" / "c.png") as written:
-        assert np.array_equal(np.asarray(written), expected.label_map)
-        assert (written.getpalette() or [])[3:6] == [255, 0, 0]
-    content = json.loads((tmp_path / "out" / "c.json").read_text())
-    assert content["image"] == "c.png"
-    assert [each["pixels"] for each in content["segments"]] == [segment.area for segment in expected.segments]
-    assert "4 label maps" in capsys.readouterr().out
+def test_a_large_image_is_seen_smaller_but_its_result_is_not(saved: Path) -> None:
+    model = comastre.load(saved)
+    random = np.random.default_rng(2)
+    large = random.integers(0, 256, (96, 128, 3), dtype=np.uint8)
+    seen = model.predict(large, max_side=64)
+    assert seen.label_map.shape == seen.proposals.shape[1:] == (96, 128)
+    assert seen.image.shape == (96, 128, 3)
+    assert not np.allclose(seen.objectness, model.predict(large).objectness)
+    small = large[:40, :50]
+    assert np.array_equal(model.predict(small, max_side=64).label_map, model.predict(small).label_map)
 
 
-def test_the_command_names_what_is_missing(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    cases = [
-        ((saved, tmp_path / "empty"), "holds no images"),
-        ((saved, tmp_path / "none.png"), "there is no image or folder"),
-        ((saved,), "no images given"),
-    ]
-    for arguments, message in cases:
-        assert predict(*arguments, "--out", tmp_path / "out") == 1
-        said = capsys.readouterr().err
-        assert message in said
-        assert said.count("\n") == 1
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"max_side": 0}])
+def test_numbers_below_one_are_refused(saved: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="must be 1 or more"):
+        list(comastre.load(saved).predict_many([], **wrong))
+
+
+def test_pretrained_in_the_manner_of_hugging_face(saved: Path, pixels: np.ndarray, tmp_path: Path) -> None:
+    model = comastre.load(saved)
+    written = model.save_pretrained(tmp_path / "copy")
+    copy = comastre.Model.from_pretrained(written)
+    assert np.array_equal(copy.predict(pixels).label_map, model.predict(pixels).label_map)
+    with pytest.raises(UserError, match="already holds a model"):
+        model.save_pretrained(written)
+    model.save_pretrained(written, overwrite=True)
+
+
+def test_push_uploads_one_bundle_whose_card_names_its_place(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = create_autospec(huggingface_hub.HfApi, instance=True)
+    seen: dict[str, Any] = {}
+
+    def upload(*, repo_id: str, folder_path: Path, **options: Any) -> Any:
+        seen.update(options, repo_id=repo_id, files={file.name: file.read_bytes() for file in folder_path.iterdir()})
+        return create_autospec(huggingface_hub.CommitInfo, commit_url="https://hub/commit/1")
+
+    hub.upload_folder.side_effect = upload
+    opened: list[Any] = []
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda **options: opened.append(options) or hub)
+    url = comastre.load(saved).push_to_hub("someone/shapes", private=True, token="secret", create_pr=True)
+    assert url == "https://hub/commit/1"
+    assert opened == [{"token": "secret"}]
+    hub.create_repo.assert_called_once_with("someone/shapes", private=True, exist_ok=True)
+    assert (seen["repo_id"], seen["create_pr"], seen["commit_message"]) == (
+        "someone/shapes",
+        True,
+        "Model with 3 classes",
+    )
+    assert seen["files"].keys() == set(bundle.FILES)
+    assert b'comastre.load("someone/shapes")' in seen["files"]["README.md"]
+    assert seen["files"]["model.safetensors"] == (saved / "model.safetensors").read_bytes()
+
+
+def test_a_push_that_is_refused_is_one_sentence(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = create_autospec(huggingface_hub.HfApi, instance=True)
+    hub.create_repo.side_effect = PermissionError("401 who are you\nmore")
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda **options: hub)
+    with pytest.raises(
+        UserError, match=r"not be uploaded to a/b \(PermissionError: 401 who are you\): .*hf auth login"
+    ):
+        comastre.load(saved).push_to_hub("a/b")
+    hub.upload_folder.assert_not_called()

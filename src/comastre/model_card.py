@@ -5,6 +5,9 @@ from __future__ import annotations
 from comastre.class_table import ClassTable, LineageStep
 from comastre.config import ModelConfig
 
+ADDRESS = "PATH_OR_HUB_ID_OF_THIS_FOLDER"
+"""Stands in the card where the reader puts in where the model is."""
+
 
 def model_card(config: ModelConfig, classes: ClassTable, num_weights: int) -> str:
     """What the model is, what it knows and how it learned it, for people and for the hub."""
@@ -22,7 +25,7 @@ CoMasTRe, size {config.size} ({config.backbone.name}), {num_weights:,} numbers, 
 ```python
 import comastre
 
-model = comastre.load("PATH_OR_HUB_ID_OF_THIS_FOLDER")
+model = comastre.load("{ADDRESS}")
 prediction = model.predict("photo.jpg")
 ```
 
