@@ -1,0 +1,93 @@
+"""How long and how to train: from the data's size and from what the model was trained with."""
+
+import pytest
+
+from comastre.config import ModelConfig
+from comastre.lesson.schedule import (
+    Amounts,
+    choose,
+    iterations_within,
+    total_iterations,
+    with_iterations,
+    with_pace,
+)
+from comastre.recipe import recipe_of
+from comastre.settings import load_config
+
+TINY = ModelConfig.model_validate({"size": "tiny"})
+SMALL = ModelConfig.model_validate({"size": "small"})
+FOLDER = {"dataset": "folder", "root": "data"}
+
+
+def amounts(images=60, old=6, new=1, short_side=64, one_size=True):
+    return Amounts(images, old, new, short_side, one_size)
+
+
+def test_a_model_is_taught_as_it_was_trained():
+    changes = {
+        "weights": {"mask_kd": 7.0},
+        "training": {"later_learning_rate": 4e-4, "clip": 0.7},
+        "data": {"crop": 96},
+    }
+    recorded = recipe_of(load_config("shapes-6-2", changes))
+    config = choose(TINY, recorded, amounts(), FOLDER, {})
+    assert config.weights.mask_kd == 7.0 and config.training.clip == 0.7 and config.data.crop == 96
+    assert config.training.later_learning_rate == 4e-4
+    assert config.model == TINY and config.data.root == "data" and config.continual.setting == "6-1"
+
+
+def test_the_users_fields_come_last():
+    config = choose(TINY, {}, amounts(), FOLDER, {"training": {"batch_size": 2}, "data": {"crop": 128}})
+    assert config.training.batch_size == 2 and config.data.crop == 128
+
+
+def test_a_bundle_that_says_nothing_gets_what_suits_its_size():
+    assert choose(TINY, {}, amounts(), FOLDER, {}).matching.objectness_cost == 2.0
+    assert choose(TINY, {}, amounts(), FOLDER, {}).data.crop == 64
+    small = choose(SMALL, {}, amounts(short_side=375), FOLDER, {})
+    assert small.data.crop == 256 and not small.classification.negatives_for_old
+    large = choose(ModelConfig(), {}, amounts(short_side=375), FOLDER, {})
+    assert large.data.crop == 512 and large.training.later_learning_rate == 5e-5
+
+
+@pytest.mark.parametrize(("short_side", "crop"), [(64, 64), (100, 96), (300, 512), (2000, 512)])
+def test_small_images_are_not_blown_up_to_the_models_own_size(short_side, crop):
+    assert choose(ModelConfig(), {}, amounts(short_side=short_side), FOLDER, {}).data.crop == crop
+
+
+def test_more_images_and_more_classes_take_more_iterations_up_to_the_models_own():
+    few = total_iterations(choose(SMALL, {}, amounts(images=5), FOLDER, {}), amounts(images=5))
+    dozens = total_iterations(choose(SMALL, {}, amounts(images=60), FOLDER, {}), amounts(images=60))
+    many = total_iterations(choose(SMALL, {}, amounts(images=5000), FOLDER, {}), amounts(images=5000))
+    assert 100 <= few < dozens < many == 1000
+    three = amounts(images=60, new=3)
+    assert total_iterations(choose(SMALL, {}, three, FOLDER, {}), three) >= 300
+
+
+def test_a_batch_is_no_larger_than_a_few_images_need():
+    assert choose(TINY, {}, amounts(images=60), FOLDER, {}).training.batch_size == 16
+    assert choose(TINY, {}, amounts(images=7), FOLDER, {}).training.batch_size == 7
+    assert choose(TINY, {}, amounts(images=1), FOLDER, {}).training.batch_size == 4
+
+
+def test_iterations_are_exact_or_rounded_up_to_the_new_classes():
+    config = choose(TINY, {}, amounts(), FOLDER, {}, iterations=37)
+    assert total_iterations(config, amounts()) == 37 and config.training.warmup <= 7
+    three = amounts(new=3)
+    assert total_iterations(with_iterations(config, three, 100), three) == 102
+    first = amounts(old=0, new=3)
+    assert total_iterations(choose(TINY, {}, first, FOLDER, {}, iterations=100), first) == 100
+
+
+def test_minutes_bound_training_and_scoring():
+    assert iterations_within(10, seconds=0.5, scoring_seconds=100) == 1000
+    # Scoring that would take all of the time leaves half of it.
+    assert iterations_within(10, seconds=0.5, scoring_seconds=10_000) == 600
+    assert iterations_within(1, seconds=1000, scoring_seconds=0) == 1
+
+
+def test_log_lines_and_checkpoints_come_at_a_users_pace():
+    quick = with_pace(choose(TINY, {}, amounts(), FOLDER, {}), 0.1).training
+    assert (quick.log_every, quick.checkpoint_every) == (100, 600)
+    slow = with_pace(choose(TINY, {}, amounts(), FOLDER, {}), 90.0).training
+    assert (slow.log_every, slow.checkpoint_every) == (1, 1)
