@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from comastre import __version__, data_commands, learn_command
+from comastre import __version__, data_commands, eval_command, learn_command
 from comastre.console import complain, say, table
 from comastre.errors import UserError
 from comastre.overrides import UsageError, config_fields, split_overrides
@@ -146,6 +146,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "train": train,
     "learn": learn_command.learn,
     "predict": predict,
+    "eval": eval_command.evaluate,
     "data": data,
     "presets": presets,
     "doctor": doctor,

@@ -8,7 +8,7 @@ import pytest
 from small_data import write_folder, write_image, write_instances, write_voc
 
 from comastre.config import DataConfig
-from comastre.data.sources import DataSource, has_own_validation, open_split, parse_source
+from comastre.data.sources import DataSource, has_own_validation, open_split, parse_source, split_for_scoring
 from comastre.errors import UserError
 
 BOX = {"category_id": 3, "segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]]}
@@ -89,6 +89,8 @@ def test_a_named_annotation_file_gives_its_own_images_alone(tmp_path: Path) -> N
     assert has_own_validation(training)
     assert names(open_split(training, "val")) == {"val"}
     assert names(open_split(parse_source(tmp_path), "all")) == {"train", "val"}
+    assert split_for_scoring(training) == "all"  # the file that was named, whatever lies beside it
+    assert split_for_scoring(parse_source(tmp_path)) == "val"
 
 
 def test_settings_name_the_same_data_in_a_configuration(tmp_path: Path) -> None:

@@ -99,6 +99,11 @@ def has_own_validation(source: DataSource) -> bool:
     return True
 
 
+def split_for_scoring(source: DataSource) -> Split:
+    """Which images to score on: those of a named annotation file, else the validation split, else all."""
+    return "val" if source.file is None and has_own_validation(source) else "all"
+
+
 class Joined:
     """Several splits of one dataset as one."""
 

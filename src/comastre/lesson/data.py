@@ -12,7 +12,7 @@ import numpy as np
 from comastre.data.dataset import IGNORE, Colour, Sample, SegmentationDataset
 from comastre.data.files import FileDataset, LabelReader, Labels, Record
 from comastre.data.images import image_size
-from comastre.data.sources import DataSource, has_own_validation, open_split
+from comastre.data.sources import DataSource, has_own_validation, open_split, split_for_scoring
 
 HELD_OUT = 0.15
 """Share of a new class's images that is kept for scoring."""
@@ -100,7 +100,7 @@ def training_part(source: DataSource) -> SegmentationDataset:
 
 def scoring_part(source: DataSource) -> SegmentationDataset:
     """The images of data that was given for scoring: its validation split where it has one."""
-    return open_split(source, "val" if has_own_validation(source) else "all")
+    return open_split(source, split_for_scoring(source))
 
 
 def hold_out(
