@@ -1,0 +1,256 @@
+"""Reading run directories, finished or not: everything that a report shows comes from there, never from the dataset."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from comastre.errors import UserError
+from comastre.evaluation.examples import FOLDER, INDEX, step_folder
+from comastre.evaluation.results import Results
+from comastre.training.directory import CONFIG, RESULTS
+from comastre.training.environment import ENVIRONMENT
+
+METRICS = "metrics.jsonl"
+METHOD_NAMES = {"comastre": "CoMasTRe", "finetune": "fine-tuning", "joint": "joint training"}
+# Columns of metrics.jsonl that are no loss terms.
+_NOT_TERMS = ("step", "iteration", "learning_rate", "images_per_second")
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """One loss term, unweighted, over the iterations of the whole run."""
+
+    name: str
+    iterations: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One validation image with truth and predictions, as files."""
+
+    name: str
+    classes: tuple[str, ...]
+    size: tuple[int, int]
+    """Height and width."""
+    image: Path
+    truth: Path
+    predictions: Mapping[int, Path]
+    """By step; a step that was not recorded is missing."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The recorded pictures of a run, with the name and colour of labels 0, 1, ..."""
+
+    images: tuple[Example, ...] = ()
+    labels: tuple[tuple[str, tuple[int, int, int]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run directory holds."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    """As written, not validated: a report must not need the version that trained."""
+    results: Results | None
+    """None before the first step is finished."""
+    losses: tuple[LossCurve, ...]
+    boundaries: tuple[int, ...]
+    """Iterations of the whole run at which a later step begins."""
+    position: tuple[int, int] | None
+    """Step and iteration of the last line of the log."""
+    examples: Examples = Examples()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    held: bool = False
+    """Whether a process is training it now."""
+    remarks: tuple[str, ...] = ()
+    """What could not be read, in sentences."""
+
+    @property
+    def method(self) -> str:
+        return self.results.method if self.results else str(self.config.get("method", "comastre"))
+
+    @property
+    def is_joint(self) -> bool:
+        return self.method == "joint" or (self.results is not None and self.results.setting == "joint")
+
+    @property
+    def state(self) -> Literal["finished", "running", "stopped"]:
+        if self.results is not None:
+            learned = sum(len(step.new_classes) for step in self.results.steps)
+            if learned == len(self.results.class_order):
+                return "finished"
+        return "running" if self.held else "stopped"
+
+    def setting(self, section: str, name: str, default: Any = None) -> Any:
+        """One field of the configuration."""
+        part = self.config.get(section)
+        return part.get(name, default) if isinstance(part, Mapping) else default
+
+
+def read_run(folder: Path) -> Run:
+    """The run in `folder`, or one sentence that says what is missing there."""
+    folder = Path(folder)
+    config = _read_config(folder)
+    if not (folder / RESULTS).exists() and not (folder / METRICS).exists():
+        raise UserError(f"{folder} is a run that has not begun: there is no {METRICS} and no {RESULTS} yet")
+    results = Results.load(folder / RESULTS) if (folder / RESULTS).exists() else None
+    if results is not None and not results.steps:
+        results = None
+    remarks: list[str] = []
+    lines = _read_metrics(folder / METRICS, remarks)
+    curves, boundaries = _curves(lines, lambda step: _planned(config, results, step))
+    return Run(
+        folder=folder,
+        config=config,
+        results=results,
+        losses=curves,
+        boundaries=boundaries,
+        position=(lines[-1]["step"], lines[-1]["iteration"]) if lines else None,
+        examples=_read_examples(folder / FOLDER, remarks),
+        environment=_read_environment(folder / ENVIRONMENT),
+        held=is_held(folder),
+        remarks=tuple(remarks),
+    )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {what}: give the folder of a run, which `comastre train --out` made")
+    if not (folder / CONFIG).is_file():
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+        hint = (
+            f"the runs in it are {', '.join(inside)}, give those"
+            if inside
+            else "give the folder of a run, which `comastre train --out` made"
+        )
+        raise UserError(f"{folder} is not a run, it has no {CONFIG}: {hint}")
+    try:
+        content = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{folder / CONFIG} cannot be read ({error}): restore it") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{folder / CONFIG} does not hold a configuration: restore it")
+    return content
+
+
+def _read_metrics(file: Path, remarks: list[str]) -> list[dict[str, Any]]:
+    """The whole lines of `metrics.jsonl`; a run that is being written, or was killed, may end in half a line."""
+    if not file.is_file():
+        return []
+    kept: list[dict[str, Any]] = []
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    damaged = 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            if type(entry["step"]) is not int or type(entry["iteration"]) is not int:
+                raise ValueError(line)
+            kept.append(entry)
+        except (ValueError, KeyError, TypeError):
+            damaged += number < len(lines)
+    if damaged:
+        remarks.append(f"{damaged} damaged lines of {file.name} were left out.")
+    return kept
+
+
+def _planned(config: Mapping[str, Any], results: Results | None, step: int) -> int:
+    """Iterations of a step that the log does not hold: that of a base run, which this run took over."""
+    training = config.get("training")
+    if not isinstance(training, Mapping):
+        return 0
+    if step == 0:
+        return int(training.get("iterations", 0))
+    classes = len(results.steps[step].new_classes) if results is not None and step < len(results.steps) else 0
+    return int(training.get("iterations_per_class", 0)) * classes
+
+
+def _curves(
+    lines: Sequence[Mapping[str, Any]], planned: Callable[[int], int]
+) -> tuple[tuple[LossCurve, ...], tuple[int, ...]]:
+    """Loss terms over all iterations, and where later steps begin."""
+    lengths: dict[int, int] = {}
+    for line in lines:
+        lengths[line["step"]] = max(lengths.get(line["step"], 0), line["iteration"])
+    offsets, total = {}, 0
+    for step in range(max(lengths, default=-1) + 1):
+        offsets[step] = total
+        total += lengths[step] if step in lengths else planned(step)
+    points: dict[str, list[tuple[int, float]]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name not in _NOT_TERMS and isinstance(value, int | float) and math.isfinite(value):
+                points.setdefault(name, []).append((offsets[line["step"]] + line["iteration"], float(value)))
+    curves = [
+        LossCurve(name, tuple(at for at, _ in sorted(found)), tuple(value for _, value in sorted(found)))
+        for name, found in points.items()
+    ]
+    return tuple(curves), tuple(offsets[step] for step in sorted(offsets)[1:])
+
+
+def _read_examples(folder: Path, remarks: list[str]) -> Examples:
+    if not (folder / INDEX).is_file():
+        return Examples()
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        labels = tuple((str(each["name"]), _colour(each["colour"])) for each in index["labels"])
+        images = []
+        for number, each in enumerate(index["images"]):
+            steps = (int(path.name[5:]) for path in folder.glob(f"{step_folder(0)[:5]}*") if path.name[5:].isdigit())
+            predictions = {step: folder / step_folder(step) / f"{number:02d}.png" for step in sorted(steps)}
+            image, truth = folder / "image" / f"{number:02d}.jpg", folder / "truth" / f"{number:02d}.png"
+            if not image.is_file() or not truth.is_file():
+                raise ValueError(f"{image} or {truth} is missing")
+            images.append(
+                Example(
+                    name=str(each["name"]),
+                    classes=tuple(map(str, each["classes"])),
+                    size=(int(each["height"]), int(each["width"])),
+                    image=image,
+                    truth=truth,
+                    predictions={step: path for step, path in predictions.items() if path.is_file()},
+                )
+            )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        remarks.append(f"The example pictures cannot be read ({error}).")
+        return Examples()
+    return Examples(tuple(images), labels)
+
+
+def _colour(channels: Any) -> tuple[int, int, int]:
+    red, green, blue = (int(channel) for channel in channels)
+    return red, green, blue
+
+
+def _read_environment(file: Path) -> dict[str, str]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {str(name): str(value) for name, value in content.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}  # a run of an earlier version, or a damaged file: the report says that there is none
+
+
+def is_held(folder: Path) -> bool:
+    """Whether the process that the run's lock names is alive; the lock itself is not touched."""
+    import socket
+
+    import psutil
+
+    try:
+        words = (folder / ".lock").read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return False
+    if len(words) < 4 or not words[1].isdigit():
+        return False
+    # Of another machine nothing is known: its lock may be left over.
+    return words[3] == socket.gethostname() and bool(psutil.pid_exists(int(words[1])))

@@ -1,0 +1,61 @@
+"""The paper's own numbers, for a look beside ours; `paper.json` holds every number of its tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from comastre.report.gather import Run
+from comastre.report.groups import dataset_of
+
+METHOD = "CoMasTRe"
+WHERE = "CVPR 2024, ResNet-101, overlapped"
+_DATASETS = {"voc": "voc", "ade20k": "ade"}
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """One method of the paper's tables after the last step; None where the paper has no number."""
+
+    method: str
+    base: float | None
+    inc: float | None
+    all: float | None
+    avg: float | None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the paper says about one setting."""
+
+    rows: tuple[PaperRow, ...]
+    per_class: dict[str, float]
+    """IoU after the last step, of the paper's method; empty where the paper does not give it."""
+
+    @property
+    def ours(self) -> PaperRow | None:
+        """The row of the paper's own method."""
+        return next((row for row in self.rows if row.method == METHOD), None)
+
+
+def reference(run: Run) -> Reference | None:
+    """The paper's numbers for the data and setting of a run; None where it has none."""
+    if run.results is None or run.results.protocol != "overlapped" or run.setting("continual", "class_order"):
+        return None
+    table = _tables().get(_DATASETS.get(dataset_of(run), ""), {})
+    setting = run.results.setting
+    rows = tuple(PaperRow(method, **found[setting]) for method, found in table.items() if setting in found)
+    rows = tuple(row for row in rows if (row.base, row.inc, row.all, row.avg) != (None, None, None, None))
+    if not rows:
+        return None
+    per_class = _tables()["voc_per_class"].get(setting, {}) if dataset_of(run) == "voc" else {}
+    return Reference(rows, per_class)
+
+
+@lru_cache(maxsize=1)
+def _tables() -> dict[str, Any]:
+    text = resources.files("comastre.report").joinpath("paper.json").read_text(encoding="utf-8")
+    return json.loads(text)
