@@ -47,22 +47,29 @@ def check(
 ) -> int:
     """Read every image and mask once, count the images of each class and step, and list every bad file.
 
-    Fields of the configuration can be given, such as --data.root FOLDER or --continual.setting 15-1.
+    Fields of the configuration can be given, such as --continual.setting 15-1.
     The exit code is 1 when anything is bad.
 
     Args:
-        source: shapes, voc, ade20k, coco, folder, coco_json, a preset, or a YAML file.
+        source: A folder with images/, masks/ and classes.txt, a COCO JSON file, voc:FOLDER, ade20k:FOLDER,
+            coco:FOLDER, shapes, a preset, or a YAML file.
         processes: Reading processes; by default one per processor.
         overrides: Fields from the command line, already split off.
     """
     from comastre.config import merge
     from comastre.settings import load_config, validate
 
-    if source in _PRESETS:
-        config = load_config(_PRESETS[source], overrides)
-    elif source in DATASETS:
-        plain = {"data": {"dataset": source}, "continual": {"setting": "joint"}}
-        config = validate(merge(plain, overrides or {}), source)
+    dataset, settings = source, overrides or {}
+    if _names_a_place(source):
+        from comastre.data.sources import parse_source
+
+        found = parse_source(source)
+        dataset, settings = found.dataset, merge({"data": found.settings()}, settings)
+    if dataset in _PRESETS:
+        config = load_config(_PRESETS[dataset], settings)
+    elif dataset in DATASETS:
+        plain = {"data": {"dataset": dataset}, "continual": {"setting": "joint"}}
+        config = validate(merge(plain, settings), source)
     else:
         config = load_config(source, overrides)
     if processes is not None and processes < 1:
@@ -72,3 +79,9 @@ def check(
     report = check_data(config, processes)
     say(render(report))
     return 1 if report.problems else 0
+
+
+def _names_a_place(source: str) -> bool:
+    """Whether `source` is data on the disk, such as voc:FOLDER, rather than a preset or a YAML file."""
+    kind, colon, _ = source.partition(":")
+    return (bool(colon) and kind in DATASETS) or source.endswith(".json") or Path(source).is_dir()

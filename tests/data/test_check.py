@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
-from small_data import write_folder, write_image, write_mask
+from small_data import write_folder, write_image, write_mask, write_voc
 
 from comastre import cli
 
@@ -51,6 +51,15 @@ def test_every_bad_file_is_listed_with_its_reason(capsys, root):
     assert "1 bad validation image:" in out
     assert "d.jpg cannot be read" in out
     assert "Class 1 (cat) (nor 1 others) is new in step 0" in out
+
+
+def test_data_is_named_as_for_the_other_commands(capsys, root, tmp_path):
+    named = check(capsys, "folder", "--data.root", str(root))
+    assert check(capsys, str(root)) == check(capsys, f"folder:{root}") == named
+    write_voc(tmp_path / "voc", {"a": (0, 1)}, {"b": (0, 1)})
+    _, out, _ = check(capsys, f"voc:{tmp_path / 'voc'}", "--setting", "19-1")
+    assert out.startswith("voc: 20 classes, 1 training and 1 validation images")
+    assert "setting 19-1" in out
 
 
 def test_a_setting_that_the_data_cannot_give_is_a_problem(capsys, root):
