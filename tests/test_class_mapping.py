@@ -42,7 +42,7 @@ def test_a_map_renames_merges_hides_and_ignores() -> None:
             {"disk": "zebra"},
             r"'zebra' is not a class of the model: it has disk, star, traffic light \(or back",
         ),
-        (["zebra", "stars"], {}, "none of the data's classes .*such as `zebra: star`"),
+        (["zebra", "stars"], {}, "none of the data's classes .*such as `stars: star`"),
         (["disk"], {"disk": None}, "none of the data's classes"),
     ],
 )

@@ -64,10 +64,11 @@ def map_classes(data_names: Sequence[str], classes: ClassTable, given: ClassMap 
             labels.append(IGNORE)
             left_out.append(name)
     if not same:
-        near = [hint for name in data_names if (hint := _near(name, classes.names))]
+        near = [(name, hint) for name in data_names if (hint := _near(name, classes.names))]
+        example = near[0] if near else (data_names[0], classes.names[0])
         raise UserError(
             f"none of the data's classes ({_few(data_names)}) is a class of the model ({_few(classes.names)}): "
-            f"give --map FILE with lines such as `{data_names[0]}: {(near or classes.names)[0]}`"
+            f"give --map FILE with lines such as `{example[0]}: {example[1]}`"
         )
     missing = tuple(name for name in classes.names if name not in same.values())
     return ClassMapping(tuple(labels), same, tuple(unknown), tuple(left_out), missing)
