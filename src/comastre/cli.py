@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from comastre import __version__, data_commands, eval_command, learn_command
+from comastre import __version__, data_commands, eval_command, learn_command, report_command
 from comastre.console import complain, say, table
 from comastre.errors import UserError
 from comastre.overrides import UsageError, config_fields, split_overrides
@@ -75,6 +75,9 @@ def train(
     from comastre.training.run import run
 
     run(config, out, fresh=fresh, base=base)
+    from comastre.report.write import report_after_training
+
+    report_after_training(out)
     return DONE
 
 
@@ -148,6 +151,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "predict": predict,
     "eval": eval_command.evaluate,
     "data": data,
+    "report": report_command.report,
     "presets": presets,
     "doctor": doctor,
 }

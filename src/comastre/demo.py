@@ -14,6 +14,7 @@ from rich.table import Table
 
 from comastre.config import RunConfig, merge
 from comastre.evaluation.results import Results
+from comastre.report.write import REPORT, report_after
 from comastre.settings import load_config
 from comastre.training.progress import readable_time
 from comastre.training.run import run
@@ -80,7 +81,7 @@ def demo(
     for number, row in enumerate(rows, start=1):
         console.print(f"[{number}/{len(rows)}] {row.title} learns a stream of shapes", markup=False, highlight=False)
         results.append(run(row.config, row.folder, fresh=fresh, base=row.base))
-    titles = [row.title for row in rows]
+    titles, page = [row.title for row in rows], out / REPORT
     console.print()
     console.print(score_table(titles, results))
     console.print(meaning(results[0], results[1]), highlight=False)
@@ -90,6 +91,8 @@ def demo(
         highlight=False,
         soft_wrap=True,
     )
+    if report_after([row.folder for row in rows], page, titles=titles, convention=CONVENTION) is not None:
+        console.print(f"Open {page} to see what was remembered, class by class and picture by picture.", soft_wrap=True)
     return results
 
 

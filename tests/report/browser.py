@@ -176,7 +176,12 @@ def main(report: Path, folder: Path) -> None:
             page.open(report, width, dark=dark)
             page.picture(folder / f"{name}.png")
         page.open(report, 1280)
-        page.picture(folder / "readme.png", height=page.run("document.querySelector('.numbers').offsetTop - 40"))
+        # The README's picture: the charts and some of the examples, without what lies between.
+        unwanted = "section:not(:first-of-type):not(.looks), .scroll, details, .note, .said, footer, #theme"
+        examples = ".card:nth-child(n+5)"
+        page.run(f"document.querySelectorAll({json.dumps(f'{unwanted}, {examples}')}).forEach((part) => part.remove())")
+        page.run("document.body.style.paddingBottom = '24px'")
+        page.picture(folder / "readme.png")
 
 
 if __name__ == "__main__":

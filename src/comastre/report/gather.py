@@ -128,9 +128,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
         what = "is a file" if folder.exists() else "does not exist"
         raise UserError(f"{folder} {what}: give the folder of a run, which `comastre train --out` made")
     if not (folder / CONFIG).is_file():
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+        inside = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG}"))
         hint = (
-            f"the runs in it are {', '.join(inside)}, give those"
+            f"give the runs in it, as in `comastre report {' '.join(inside)}`"
             if inside
             else "give the folder of a run, which `comastre train --out` made"
         )

@@ -30,7 +30,7 @@ def sparkline(values: Sequence[float | None], unicode: bool = True) -> str:
 def summary(group: Group, convention: str, unicode: bool = True) -> Table:
     """Every run in one row: how much of the base is kept, the last scores, and how they went over the steps."""
     dash = "–" if unicode else "-"
-    table = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1))
+    table = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1), collapse_padding=True)
     table.add_column("run", overflow="fold")
     for name in ("kept", "base", "inc", "all", "avg", "forgot"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from comastre.console import complain
+from comastre.console import complain, say
 from comastre.errors import UserError
 from comastre.evaluation.scores import CONVENTIONS, PAPER
 from comastre.report.gather import Run, read_run
@@ -65,16 +66,27 @@ def write_report(
     return groups
 
 
-def report_after(folders: Sequence[Path], out: Path, **choices: Any) -> bool:
-    """Write the report of runs that have just finished; whatever goes wrong costs a sentence, not the runs."""
+def report_after(folders: Sequence[Path], out: Path, **choices: Any) -> list[Group] | None:
+    """The report of runs that have just finished; whatever goes wrong costs a sentence, not the runs."""
     try:
-        write_report(folders, out, **choices)
-        return True
+        return write_report(folders, out, **choices)
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         runs = " ".join(map(str, folders))
-        complain(f"the training is finished, but its report is not: {reason} (try again with `comastre report {runs}`)")
-        return False
+        complain(f"the training is finished, but not its report ({reason}): try `comastre report {runs}`")
+        return None
+
+
+def report_after_training(run: Path) -> None:
+    """The page in the run directory, and its short form on the terminal; by the first of several processes."""
+    if any(os.environ.get(name, "0") != "0" for name in ("RANK", "SLURM_PROCID")):
+        return
+    groups = report_after([run], run / REPORT)
+    if groups is not None:
+        from comastre.report.terminal import show
+
+        show(groups, convention_of(groups, None))
+        say(f"The report is {run / REPORT}")
 
 
 def refuse_foreign(out: Path) -> None:
