@@ -31,6 +31,7 @@ from comastre.training.run import run
 from comastre.training.stopping import Interrupted
 
 Say = Callable[[str], None]
+_ENDLESS = 1_000_000  # iterations: timing leaves the loop by itself
 # Fields that a lesson decides itself, and what to give instead.
 _DECIDED = {
     "training.iterations": "--iterations",
@@ -146,9 +147,10 @@ def _begin(
     device = build_fabric(config.training).device  # refused before anything is written
     scenario = lesson.scenario(config.continual.setting)
     before = lesson.unscored(scenario, 0) if student.known is not None else None
-    workplace.set_up(work, config, student, lesson, before, {"asked": asked, "decided": False})
+    timed = with_iterations(config, amounts, _ENDLESS)
+    workplace.set_up(work, timed, student, lesson, before, {"asked": asked, "decided": False})
     try:
-        seconds = _seconds_per_iteration(config, work, found)
+        seconds = _seconds_per_iteration(timed, work, found)
     except Interrupted as stop:
         raise Interrupted(
             "stopped before training began: the same command starts it again", stop.signal_number
