@@ -56,11 +56,17 @@ def _usual(size: str) -> dict[str, Any]:
         # on photographs. Rates for a pretrained backbone and a short schedule.
         kept = dict.fromkeys(("score_kd", "mask_kd", "position_kd", "unmatched_class_kd", "matched_class_kd"), 5.0)
         return {
-            "data": {"crop": 256},
-            "matching": {"objectness_cost": 2.0, "points": 4096},
-            "masks": {"points": 4096},
-            "weights": kept,
-            "training": {"learning_rate": 3e-4, "later_learning_rate": 1e-4, "clip": 0.1, "warmup": 50},
+            "data": {"crop": 224, "scale": [0.7, 1.6]},
+            "matching": {"objectness_cost": 2.0, "points": 1024},
+            "masks": {"points": 1024},
+            "weights": {"classification": 4.0, **kept},
+            "training": {
+                "batch_size": 8,
+                "learning_rate": 3e-4,
+                "later_learning_rate": 1.5e-4,
+                "clip": 1.0,
+                "warmup": 100,
+            },
         }
     return {}
 

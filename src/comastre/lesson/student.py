@@ -76,6 +76,10 @@ def _new(size: str, weights: str | None) -> Student:
         if not Path(weights).is_file():
             raise UserError(f"--backbone-weights: there is no file {weights}; give a weights file, 'hub' or 'none'")
     config = ModelConfig.model_validate({"size": size, **({"backbone": {"weights": weights}} if weights else {})})
+    if config.backbone.weights != "none":
+        # A few dozen images say too little for statistics that are better than those of the pretraining.
+        frozen = config.backbone.model_copy(update={"frozen_batch_norm": True})
+        config = config.model_copy(update={"backbone": frozen})
     origin = {
         "hub": "pretrained weights from the hub",
         "none": "random weights" + ("" if weights else ", as models of this size are trained from nothing"),
