@@ -59,7 +59,7 @@ def check(
     from comastre.config import merge
     from comastre.settings import load_config, validate
 
-    dataset, settings = source, overrides or {}
+    dataset, settings, found = source, overrides or {}, None
     if _names_a_place(source):
         from comastre.data.sources import parse_source
 
@@ -76,7 +76,7 @@ def check(
         raise UserError(f"--processes is {processes} but must be 1 or more")
     from comastre.data.check import check_data, render
 
-    report = check_data(config, processes)
+    report = check_data(config, processes, found)
     say(render(report))
     return 1 if report.problems else 0
 

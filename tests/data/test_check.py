@@ -62,6 +62,17 @@ def test_data_is_named_as_for_the_other_commands(capsys, root, tmp_path):
     assert "setting 19-1" in out
 
 
+def test_few_images_without_a_validation_split_are_all_read(capsys, tmp_path):
+    write_folder(tmp_path, {"a": (1,), "b": (1, 2)})
+    code, out, _ = check(capsys, str(tmp_path))
+    assert code == 0
+    assert out.startswith("folder: 2 classes, 2 images, none of them set apart for validation")
+    (tmp_path / "masks" / "b.png").unlink()
+    code, out, _ = check(capsys, str(tmp_path))
+    assert code == 1
+    assert "b.png does not exist" in out
+
+
 def test_a_setting_that_the_data_cannot_give_is_a_problem(capsys, root):
     code, out, _ = check(capsys, "folder", "--data.root", str(root), "--setting", "5-1")
     assert code == 1

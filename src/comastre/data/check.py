@@ -13,6 +13,7 @@ from comastre.data.build import build_datasets
 from comastre.data.dataset import SegmentationDataset
 from comastre.data.files import classes_in
 from comastre.data.parallel import each_in_parallel
+from comastre.data.sources import DataSource, has_own_validation, open_split
 from comastre.errors import UserError
 
 
@@ -51,11 +52,15 @@ class DataReport:
         return (*self.training.problems, *self.validation.problems, *setting)
 
 
-def check_data(config: RunConfig, processes: int | None = None) -> DataReport:
-    """Read every image and mask of both splits in parallel."""
-    training_set, validation_set = build_datasets(config.data, require_files=False)
+def check_data(config: RunConfig, processes: int | None = None, source: DataSource | None = None) -> DataReport:
+    """Read every image and mask of both splits in parallel; all images of a `source` without a validation split."""
+    if source is not None and not has_own_validation(source):
+        training_set = open_split(source, "all", require_files=False)
+        validation = SplitReport("validation", (), ())
+    else:
+        training_set, validation_set = build_datasets(config.data, require_files=False)
+        validation = _check_split(validation_set, "validation", processes)
     training = _check_split(training_set, "training", processes)
-    validation = _check_split(validation_set, "validation", processes)
     scenario = problem = None
     try:
         scenario = build_stream(config, training.presence, training_set.class_names)
@@ -81,9 +86,11 @@ def _check_split(dataset: SegmentationDataset, split: str, processes: int | None
 def render(report: DataReport) -> str:
     """The report as text: classes, steps, and what is bad."""
     training, validation = report.training, report.validation
+    images = f"{len(training.presence):,} training and {len(validation.presence):,} validation images"
+    if not validation.presence:
+        images = f"{len(training.presence):,} images, none of them set apart for validation"
     lines = [
-        f"{report.dataset}: {len(report.class_names)} classes, {len(training.presence):,} training and "
-        f"{len(validation.presence):,} validation images",
+        f"{report.dataset}: {len(report.class_names)} classes, {images}",
         "",
         table(_class_rows(report)),
     ]

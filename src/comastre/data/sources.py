@@ -64,24 +64,24 @@ def parse_source(text: str | Path) -> DataSource:
     )
 
 
-def open_split(source: DataSource, split: Split) -> SegmentationDataset:
+def open_split(source: DataSource, split: Split, require_files: bool = True) -> SegmentationDataset:
     """The training or validation images, or both; a share is held out where the data has no validation split.
 
-    All images of an annotation file that was named are those of that file alone.
+    All images of an annotation file that was named are those of that file alone. With `require_files` a missing file is
+    refused at once.
     """
     from comastre.data.build import build_datasets
     from comastre.data.coco_json import instance_dataset
     from comastre.data.files import FileDataset
 
     if split == "all" and source.file is not None:
-        dataset = instance_dataset("coco_json", _root_of(source.file), "all", source.file)
-        dataset.require_files()
-        return dataset
-    if split != "all" or has_own_validation(source):
-        training, validation = build_datasets(DataConfig.model_validate(source.settings()))
+        whole: SegmentationDataset = instance_dataset("coco_json", _root_of(source.file), "all", source.file)
+    elif split != "all" or has_own_validation(source):
+        training, validation = build_datasets(DataConfig.model_validate(source.settings()), require_files)
         return {"train": training, "val": validation}.get(split) or Joined((training, validation))
-    whole = _undivided(source)
-    if isinstance(whole, FileDataset):
+    else:
+        whole = _undivided(source)
+    if require_files and isinstance(whole, FileDataset):
         whole.require_files()
     return whole
 
