@@ -1,0 +1,184 @@
+"""The guides: every command in them is one that the program takes, cheap ones run, and their Python works."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from comastre import cli, eval_command, learn_command
+from comastre.config import RunConfig
+from comastre.data.sources import NAMES
+from comastre.settings import load_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("my-own-data", "reproduce-the-paper", "how-it-works", "add-a-method", "add-a-dataset")
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, *kinds: str) -> list[str]:
+    return [body for kind, body in re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL) if kind in kinds]
+
+
+def commands(page: str) -> list[list[str]]:
+    """The arguments of every `comastre` in the page's consoles."""
+    joined = "\n".join(blocks(text_of(page), "console", "bash", "sh")).replace("\\\n", " ")
+    lines = [line.removeprefix("$ ") for line in joined.splitlines() if line.startswith(("$ ", "comastre "))]
+    assert all(line.startswith("comastre ") for line in lines), "the test knows no other programs"
+    return [shlex.split(line)[1:] for line in lines]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Verbs that write down what they are asked to do instead of doing it."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def recorder(verb: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(verb)
+        def record(*args: Any, **kwargs: Any) -> int:
+            calls.append((verb.__name__, dict(inspect.signature(verb).bind(*args, **kwargs).arguments)))
+            return 0
+
+        return record
+
+    for verbs in (cli.VERBS, cli.DATA_VERBS):
+        for name, verb in list(verbs.items()):
+            monkeypatch.setitem(verbs, name, recorder(verb))
+    for module, name in ((cli, "train"), (cli, "pretrain"), (cli, "data"), (learn_command, "learn")):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, recorder(getattr(module, name)))
+    return calls
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_one_that_the_program_takes(page: str, asked: list[tuple[str, dict[str, Any]]]) -> None:
+    lines = commands(page)
+    assert lines, "a guide without a command"
+    for line in lines:
+        before = len(asked)
+        assert cli.dispatch(line) == 0, line
+        assert len(asked) == before + 1, line
+        verb, arguments = asked[-1]
+        source = arguments.get("source")
+        if verb in ("train", "pretrain"):
+            config = load_config(source, arguments["overrides"])  # the preset is there, its fields are valid
+            assert (config.method == "objectness") == (verb == "pretrain")
+        if verb == "check" and source not in NAMES and not source.startswith(NAMES) and "-" in source:
+            assert source == "my-data" or isinstance(load_config(source, arguments["overrides"]), RunConfig)
+        if verb == "evaluate" and ":" in arguments["data"]:
+            assert arguments["data"].partition(":")[0] in NAMES
+
+
+def test_the_recorded_verbs_are_the_real_ones() -> None:
+    """Else the test above would show nothing."""
+    assert cli.VERBS["eval"] is eval_command.evaluate
+    with pytest.raises(cli.UsageError, match="Unrecognized options"):
+        cli.dispatch(["eval", "model", "--data", "shapes", "--nonsense", "1"])
+    assert blocks("```console\n$ comastre x\n```", "console") == ["$ comastre x\n"]
+
+
+@pytest.fixture
+def workplace(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with everything that the guide "my own data" speaks of."""
+    random = np.random.default_rng(0)
+    for name, classes in {
+        "my-data": ("disk", "star"),
+        "other-data": ("sheep and goats", "tractor", "sky", "shadow"),
+    }.items():
+        for kind in ("images", "masks", "images/farm", "masks/farm"):
+            (tmp_path / name / kind).mkdir(parents=True)
+        for number in range(12):
+            place = f"farm/{number}.png" if number % 2 else f"{number}.png"
+            pixels = random.integers(0, 256, (32, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / "images" / place)
+            mask = random.integers(0, len(classes) + 1, (4, 5)).repeat(8, axis=0).repeat(8, axis=1)
+            Image.fromarray(mask.astype(np.uint8)).save(tmp_path / name / "masks" / place)
+        (tmp_path / name / "classes.txt").write_text("\n".join(classes) + "\n")
+    (tmp_path / "photos" / "deep").mkdir(parents=True)
+    Image.fromarray(random.integers(0, 256, (32, 40, 3), dtype=np.uint8)).save(tmp_path / "photos" / "deep" / "a.jpg")
+    (tmp_path / "names.yaml").write_text(blocks(text_of("my-own-data"), "yaml")[0].replace(" sheep ", " ring "))
+    (tmp_path / "new-model").symlink_to(tiny_bundle)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMASTRE_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_cheap_commands_of_the_guide_to_own_data_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cheap = [line for line in commands("my-own-data") if line[0] != "learn"]
+    assert {line[0] for line in cheap} == {"data", "predict", "eval"}
+    for line in cheap:
+        assert cli.dispatch(line) == 0, capsys.readouterr()
+    assert (workplace / "results" / "deep" / "a.overlay.jpg").is_file()
+    assert (workplace / "scores.json").is_file()
+    assert "sheep and goats as ring" in capsys.readouterr().out
+
+
+def test_presets_and_files_that_the_guides_name_are_there() -> None:
+    for page in PAGES:
+        text = text_of(page)
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            assert "://" in link or (ROOT / "docs" / link).is_file(), f"{page}: {link}"
+        for file in re.findall(r"`((?:[\w-]+/)*[\w-]+\.py)`", text):
+            places = (ROOT / "src" / "comastre" / file, ROOT / file)
+            assert any(place.is_file() for place in places) or "aerial" in file, f"{page}: {file}"
+
+
+def test_flags_in_the_text_exist() -> None:
+    """Also those that stand in a table, not in a console."""
+    known = {field.name for field in cli.config_fields()}
+    own = {
+        name for verb in (*cli.VERBS.values(), *cli.DATA_VERBS.values()) for name in inspect.signature(verb).parameters
+    }
+    for page in PAGES:
+        for flag in re.findall(r"`[^`\n]*?--([\w.-]+)", text_of(page)):
+            name = flag.replace("-", "_")
+            found = name in own or name in known or any(full.endswith(f".{name}") for full in known)
+            assert found, f"{page}: --{flag}"
+
+
+def test_the_readme_links_every_guide() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"(docs/{page}.md)" in text for page in PAGES)
+
+
+# --- the Python of the guides ----------------------------------------------------------------------------------------
+
+
+def executed(page: str) -> dict[str, Any]:
+    (code,) = blocks(text_of(page), "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, f"{page}.md", "exec"), names)
+    return names
+
+
+def test_the_method_of_the_guide_keeps_objectness_and_nothing_else() -> None:
+    config = load_config("shapes-6-2")
+    method = executed("add-a-method")["objectness_only"](config)
+    kept = method.loss.distillation.model_dump()
+    assert [name for name, value in kept.items() if value is True] == ["score"]
+    assert method.keeps_old_model
+    assert method.loss.weights == config.weights
+
+
+def test_the_dataset_of_the_guide_reads_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMASTRE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "train").mkdir()
+    pixels = np.zeros((8, 12, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "train" / "a.jpg")
+    pixels[:, 4:8] = (0, 128, 0)
+    pixels[:, 8:] = (9, 9, 9)
+    Image.fromarray(pixels).save(tmp_path / "train" / "a.mask.png")
+    dataset = executed("add-a-dataset")["aerial"](tmp_path, "train")
+    assert dataset[0].semantic[0].tolist() == [0] * 4 + [2] * 4 + [255] * 4
+    assert dataset.presence() == [frozenset({2})]
