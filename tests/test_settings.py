@@ -31,17 +31,30 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_all_presets_are_there_and_say_what_they_are_and_need() -> None:
-    assert set(preset_names()) == PAPER_PRESETS | {"demo", "shapes-6-2", "shapes-6-1", "shapes-joint"}
+    assert set(preset_names()) == PAPER_PRESETS | {
+        "coco-objectness",
+        "demo",
+        "shapes-6-2",
+        "shapes-6-1",
+        "shapes-joint",
+    }
     assert all(preset.about and preset.needs for preset in presets())
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", [name for name in preset_names() if name != "coco-objectness"])
 def test_every_preset_validates_and_its_name_says_its_setting(name: str) -> None:
     config = load_config(name)
     dataset, _, setting = ("shapes-6-2" if name == "demo" else name).partition("-")
     assert (config.data.dataset, config.continual.setting) == (dataset, setting)
     assert config.method == ("joint" if setting == "joint" else "comastre")
     assert validate(config.model_dump(mode="json"), name) == config
+
+
+def test_pretraining_has_the_model_of_the_run_that_starts_from_it() -> None:
+    config = load_config("coco-objectness")
+    assert config.model == load_config("voc-15-1").model
+    assert (config.method, config.data.dataset, config.data.without) == ("objectness", "coco", ("voc",))
+    assert (config.data.coco_labels, config.data.without_removes) == ("instances", "objects")
 
 
 @pytest.mark.parametrize("name", sorted(PAPER_PRESETS))

@@ -81,6 +81,39 @@ def train(
     return DONE
 
 
+def pretrain(
+    source: tyro.conf.Positional[Source],
+    /,
+    out: Out,
+    fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
+) -> int:
+    """Train stage 1 alone, without classes, for `comastre train ... --init RUN` to start from.
+
+    Any field of the configuration can be given as --section.field value. Started again with the same --out it resumes
+    where it stopped.
+
+    Args:
+        source: coco-objectness (COCO without the VOC classes, paper Table 4), or a YAML file with method: objectness.
+        out: Run directory: configuration, checkpoints, results and the model.
+        fresh: Start over instead of resuming; the old run is kept aside.
+        overrides: Fields from the command line, already split off.
+    """
+    from comastre.settings import load_config
+
+    config = load_config(source, overrides)
+    if config.method != "objectness":
+        raise UserError(
+            f"{source} has the method {config.method}, which trains both stages: use `comastre train`, or start from "
+            "coco-objectness"
+        )
+    from comastre.training.run import run
+
+    results = run(config, out, fresh=fresh)
+    say(f"{results.steps[0].summary(results.convention)}; start from it with: comastre train voc-15-1 --init {out} ...")
+    return DONE
+
+
 def predict(
     model: tyro.conf.Positional[ModelName],
     images: tyro.conf.Positional[Images],
@@ -147,6 +180,7 @@ def doctor() -> int:
 VERBS: dict[str, Callable[..., int]] = {
     "demo": demo,
     "train": train,
+    "pretrain": pretrain,
     "learn": learn_command.learn,
     "predict": predict,
     "eval": eval_command.evaluate,
@@ -203,7 +237,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         raise UsageError(
             f"there is no command {verb!r}: " + (f"did you mean {near[0]}?" if near else f"choose {', '.join(VERBS)}")
         )
-    readers = {"train": _read_train, "learn": _read_learn, "data": _read_data}
+    readers = {"train": _read_train, "pretrain": _read_pretrain, "learn": _read_learn, "data": _read_data}
     call = readers[verb](rest) if verb in readers else _read(VERBS[verb], verb, rest)
     return call()
 
@@ -239,14 +273,23 @@ def _shown(default: Any) -> str:
 
 
 def _read_train(rest: Sequence[str]) -> Callable[[], int]:
-    """The call of `train`, whose fields are split off before tyro reads its own arguments."""
+    return _read_with_fields(train, rest, ("out", "fresh", "base"))
+
+
+def _read_pretrain(rest: Sequence[str]) -> Callable[[], int]:
+    return _read_with_fields(pretrain, rest, ("out", "fresh"))
+
+
+def _read_with_fields(verb: Callable[..., int], rest: Sequence[str], options: Sequence[str]) -> Callable[[], int]:
+    """The call of a verb whose fields are split off before tyro reads its own options."""
+    name = verb.__name__
     if "--help" in rest or "-h" in rest:
         with contextlib.suppress(SystemExit):
-            _read(train, "train", ["--help"])
+            _read(verb, name, ["--help"])
         say(field_help())
         raise SystemExit(DONE)
-    overrides, own = split_overrides(rest, ("out", "fresh", "base"))
-    return functools.partial(_read(train, "train", own), overrides=overrides)
+    overrides, own = split_overrides(rest, options)
+    return functools.partial(_read(verb, name, own), overrides=overrides)
 
 
 def _read_learn(rest: Sequence[str]) -> Callable[[], int]:

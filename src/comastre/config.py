@@ -380,8 +380,10 @@ class EvaluationConfig(Section):
 class RunConfig(Section):
     """One continual run: what `config.yaml` in a run directory holds."""
 
-    method: Literal["comastre", "finetune", "joint"] = "comastre"
-    """How old knowledge is kept."""
+    method: Literal["comastre", "finetune", "joint", "objectness"] = "comastre"
+    """How old knowledge is kept; joint learns all classes at once, objectness stage 1 alone (paper Table 4)."""
+    init: str | None = None
+    """A run or a model bundle whose stage 1 the first step starts from (paper Table 4); stage 2 starts afresh."""
     seed: int = 0
     """Seed of weights, order, augmentation and points."""
     model: ModelConfig = ModelConfig()

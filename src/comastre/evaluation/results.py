@@ -50,6 +50,26 @@ class StepResult:
     seconds: float = 0.0
     """Wall time of the step."""
 
+    @property
+    def recognises(self) -> bool:
+        """Whether the model names classes; stage 1 alone is scored by recall only."""
+        return bool(self.per_class)
+
+    def scores(self, convention: str) -> dict[str, float | None]:
+        """The headline numbers: mIoU under a convention, or recall where nothing is recognised."""
+        if self.recognises:
+            return asdict(self.conventions[convention])
+        return {"recall": self.recall.all, "confident_recall": self.recall.confident}
+
+    def summary(self, convention: str) -> str:
+        """One line for the screen."""
+        recall = f"recall of masks {_shown(self.recall.all)}, by confident proposals {_shown(self.recall.confident)}"
+        if not self.recognises:
+            return recall
+        miou = self.conventions[convention]
+        inc = "" if miou.inc is None else f"new {_shown(miou.inc)}, "
+        return f"mIoU base {_shown(miou.base)}, {inc}all {_shown(miou.all)}; {recall}"
+
 
 @dataclass(frozen=True)
 class Results:
@@ -178,6 +198,10 @@ class Results:
 
 
 _READER = TypeAdapter(Results)
+
+
+def _shown(score: float) -> str:
+    return "-" if math.isnan(score) else f"{score:.1f}"
 
 
 def _step_with_conventions(document: dict[str, Any], position: int) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from comastre.continual.scenario import Scenario
 from comastre.data.dataset import SegmentationDataset
 from comastre.evaluation.evaluate import Prediction, evaluate
 from comastre.evaluation.results import StepResult
+from comastre.evaluation.scores import Miou
 from comastre.model.inference import Segmentation, segment
 from comastre.model.segmenter import Segmenter
 
@@ -23,6 +26,22 @@ def as_prediction(segmentation: Segmentation, alpha: float) -> Prediction:
     return Prediction(segmentation.label_map, segmentation.proposal_masks(), segmentation.objectness, classes)
 
 
+def evaluate_proposals(
+    model: Segmenter,
+    dataset: SegmentationDataset,
+    scenario: Scenario,
+    step: int,
+    config: RunConfig,
+    device: torch.device | str = "cpu",
+    seconds: float = 0.0,
+) -> StepResult:
+    """Recall of a model that proposes masks and recognises nothing: there is no mIoU."""
+    result = _evaluate(model, dataset, scenario, step, config, device, seconds)
+    nothing = Miou(base=math.nan, inc=None, all=math.nan)
+    conventions = dict.fromkeys(result.conventions, nothing)
+    return replace(result, conventions=conventions, per_class={}, errors={}, task_confusion=())
+
+
 def evaluate_model(
     model: Segmenter,
     dataset: SegmentationDataset,
@@ -32,7 +51,21 @@ def evaluate_model(
     device: torch.device | str = "cpu",
     seconds: float = 0.0,
 ) -> StepResult:
-    """`evaluate` for the two-stage segmenter, in eval mode; the model's mode is restored afterwards."""
+    """`evaluate` for the two-stage segmenter; recall alone where it is trained to propose only."""
+    how = evaluate_proposals if config.method == "objectness" else _evaluate
+    return how(model, dataset, scenario, step, config, device, seconds)
+
+
+def _evaluate(
+    model: Segmenter,
+    dataset: SegmentationDataset,
+    scenario: Scenario,
+    step: int,
+    config: RunConfig,
+    device: torch.device | str,
+    seconds: float,
+) -> StepResult:
+    """In eval mode; the model's mode is restored afterwards."""
     alpha = model.config.inference.alpha
 
     def predict(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Prediction]:

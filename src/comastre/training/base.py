@@ -20,7 +20,7 @@ from comastre.training.parts import Parts, Prepared
 
 # What both runs must share for the first step's model and scores to mean the same in both. The stream itself is not
 # compared by its fields but by what they make the first step: 15-5 and 15-1 begin alike.
-_SHARED = ("seed", "model.", "data.")
+_SHARED = ("seed", "init", "model.", "data.")
 _WEIGHTS = Path("steps") / "00" / "model.safetensors"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,9 @@ from comastre.data.dataset import SegmentationDataset
 from comastre.evaluation.results import Results, StepResult
 from comastre.losses.points import PointSource
 from comastre.recipe import recipe_of
+
+OBJECT = "object"
+"""The one class of a model that tells no classes apart."""
 
 
 class TrainingMethod(Protocol):
@@ -73,7 +76,6 @@ def default_parts() -> Parts:
     """The real things."""
     from comastre.continual.methods import build_method
     from comastre.data.loading import training_batches
-    from comastre.evaluation.examples import record_examples
     from comastre.evaluation.segmenter import evaluate_model
 
     return Parts(
@@ -83,7 +85,7 @@ def default_parts() -> Parts:
         training_batches,
         evaluate_model,
         save_step,
-        examples=record_examples,
+        examples=_examples,
     )
 
 
@@ -99,6 +101,16 @@ def scenario_of(config: RunConfig, training_set: SegmentationDataset) -> Scenari
     return build_stream(config, training_set.presence(), training_set.class_names)
 
 
+def _examples(
+    model: Any, run: Path, dataset: SegmentationDataset, scenario: Scenario, step: int, device: torch.device
+) -> None:
+    """Pictures for the report, of a model that recognises the classes of its stream."""
+    from comastre.evaluation.examples import record_examples
+
+    if model.num_classes == sum(len(task.new_classes) for task in scenario.tasks[: step + 1]):
+        record_examples(model, run, dataset, scenario, step, device)
+
+
 def save_step(
     model: Any,
     folder: Path,
@@ -111,9 +123,12 @@ def save_step(
     """The model bundle of one step, with the lineage of all steps so far."""
     learned = [*scenario.tasks[step].old_classes, *scenario.tasks[step].new_classes]
     colours = [training_set.colours[0], *(training_set.colours[class_id] for class_id in learned)]
+    names = results.class_order[: len(learned)]
+    if config.method == "objectness":  # its classes were never told apart
+        names, colours = (OBJECT,), colours[:2]
     today = datetime.now(UTC).date().isoformat()
     table = class_table(
-        results.class_order[: len(learned)],
+        names,
         model.tasks,
         colours,
         background="background" if training_set.has_background else "void",
@@ -124,12 +139,16 @@ def save_step(
 
 
 def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
-    scores = asdict(done.conventions[results.convention])
+    scores = done.scores(results.convention)
     return LineageStep(
         step=done.step,
         date=today,
-        data=f"{results.dataset} {results.setting} {results.protocol}, {done.images} images",
-        new_classes=done.new_classes,
+        data=f"{results.dataset} {_kind(results)}, {done.images} images",
+        new_classes=done.new_classes if done.recognises else (OBJECT,),
         # None where no validation image shows any of the classes.
         scores={name: score if score is not None and math.isfinite(score) else None for name, score in scores.items()},
     )
+
+
+def _kind(results: Results) -> str:
+    return "stage 1 alone" if results.method == "objectness" else f"{results.setting} {results.protocol}"

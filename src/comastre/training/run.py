@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from contextlib import closing, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from comastre.training.checkpoint import (
 from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, claimed, fingerprint, has_checkpoint, refuse_unfit
 from comastre.training.environment import write_environment
 from comastre.training.finiteness import LossWatch
+from comastre.training.initial import start_from
 from comastre.training.launch import Team, build_fabric, launch, spawns
 from comastre.training.metrics import MetricsLog
 from comastre.training.optimiser import build_optimiser, iterations_of_step, learning_rate_factor, set_learning_rate
@@ -67,8 +67,11 @@ def run(
     if fresh or not finished_results(out):
         prepared = prepare(config, parts)
         if fresh or not has_checkpoint(out):
-            parts.method(config).begin(prepared.scenario.tasks[0], None)  # a backbone or its weights may be missing
-            first = None if base is None else first_results(Path(base), out, config, prepared, parts)
+            model = parts.method(config).begin(prepared.scenario.tasks[0], None)  # a backbone may be missing
+            if base is None:
+                start_from(model, config.init)
+            else:
+                first = first_results(Path(base), out, config, prepared, parts)
     with claimed(out, config, fresh), explained_full_disk(out):
         if base is not None and first is not None:
             adopt_first_step(Path(base), out, config, first)
@@ -112,6 +115,8 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     saved = None  # nothing of this step can be in it
                     _seed(config.seed, task.step)
                     model = method.begin(task, model).to(fabric.device)
+                    if task.step == 0:
+                        start_from(model, config.init)
                     _seed(config.seed, task.step, 1 + team.rank)
                 position = _learn(session, task, model, parts, training_set, saved, position, results)
                 with stop.at_once(session.how_to_continue(position)):
@@ -120,10 +125,11 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                         model.eval(), validation_set, scenario, task.step, config, fabric.device, position.seconds
                     )
                     _record_examples(session, parts, model, prepared, task.step)
+                progress.say(f"{progress.title(task.step)}: {result.summary(results.convention)}")
                 results = results.add(result)
                 position = Position(task.step + 1)
                 if log is not None:
-                    log.write_scores(session.overall(position), asdict(result.conventions[results.convention]))
+                    log.write_scores(session.overall(position), result.scores(results.convention))
                     bundle = out / "steps" / f"{task.step:02d}"
                     parts.save(model, bundle, training_set, scenario, task.step, config, results)
                     results.write(out / RESULTS)

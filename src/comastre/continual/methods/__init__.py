@@ -1,6 +1,9 @@
 """Continual-learning methods: each builds or grows a model for a task and gives its loss on a batch."""
 
+from collections.abc import Callable
+
 from comastre.config import RunConfig
+from comastre.continual.methods.objectness import objectness
 from comastre.continual.methods.two_stage import TwoStageMethod, comastre, finetune, joint
 
 __all__ = ["TwoStageMethod", "build_method"]
@@ -8,4 +11,10 @@ __all__ = ["TwoStageMethod", "build_method"]
 
 def build_method(config: RunConfig) -> TwoStageMethod:
     """The method that the configuration names."""
-    return {"comastre": comastre, "finetune": finetune, "joint": joint}[config.method](config)
+    methods: dict[str, Callable[[RunConfig], TwoStageMethod]] = {
+        "comastre": comastre,
+        "finetune": finetune,
+        "joint": joint,
+        "objectness": objectness,
+    }
+    return methods[config.method](config)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from comastre.config import ClassificationConfig, DistillationConfig, LossConfig, RunConfig
+from comastre.config import ClassificationConfig, DistillationConfig, LossConfig, ModelConfig, RunConfig
 from comastre.continual.scenario import Task
 from comastre.data.loading import Batch
 from comastre.losses.objective import Terms, compute_terms, total_loss
@@ -29,11 +29,19 @@ class TwoStageMethod:
     def begin(self, task: Task, previous: Segmenter | None) -> Segmenter:
         """The model that learns `task`: built for the first, grown from the last step's for later ones."""
         if previous is None:
-            return build_segmenter(self.config.model, [len(task.new_classes)])
+            return build_segmenter(self.model_config, [len(task.new_classes)])
         if self.keeps_old_model:
             self.old_model = _frozen_copy(previous)
         previous.add_task(len(task.new_classes))
         return previous
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The configured model; with `init` the backbone's weights come from there and are not looked for."""
+        model = self.config.model
+        if self.config.init is None:
+            return model
+        return model.model_copy(update={"backbone": model.backbone.model_copy(update={"weights": "none"})})
 
     @property
     def keeps_old_model(self) -> bool:
