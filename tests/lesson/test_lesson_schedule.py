@@ -56,12 +56,25 @@ def test_small_images_are_not_blown_up_to_the_models_own_size(short_side, crop):
 
 
 def test_more_images_and_more_classes_take_more_iterations_up_to_the_models_own():
-    few = total_iterations(choose(SMALL, {}, amounts(images=5), FOLDER, {}), amounts(images=5))
-    dozens = total_iterations(choose(SMALL, {}, amounts(images=60), FOLDER, {}), amounts(images=60))
-    many = total_iterations(choose(SMALL, {}, amounts(images=5000), FOLDER, {}), amounts(images=5000))
-    assert 100 <= few < dozens < many == 1000
-    three = amounts(images=60, new=3)
-    assert total_iterations(choose(SMALL, {}, three, FOLDER, {}), three) >= 300
+    def total(model, images):
+        return total_iterations(choose(model, {}, amounts(images), FOLDER, {}), amounts(images))
+
+    assert [total(TINY, images) for images in (1, 5, 60, 5000)] == [100, 150, 563, 600]
+    assert [total(SMALL, images) for images in (30, 5000)] == [563, 1000]  # trained for longer
+    three = amounts(images=180, new=3)
+    assert total_iterations(choose(TINY, {}, three, FOLDER, {}), three) == 1689  # a multiple of three
+    first = amounts(images=10, old=0)
+    assert total_iterations(choose(TINY, {}, first, FOLDER, {}), first) == 500
+
+
+def test_few_images_are_varied_more_and_never_less_than_before():
+    few = choose(TINY, {}, amounts(), FOLDER, {}).data
+    assert few.colour_jitter and few.scale == (0.8, 1.25)
+    recorded = recipe_of(load_config("shapes-6-2", {"data": {"scale": [0.5, 1.1]}}))
+    assert choose(TINY, recorded, amounts(), FOLDER, {}).data.scale == (0.5, 1.25)
+    many = choose(TINY, recorded, amounts(images=5000), FOLDER, {}).data
+    assert many.scale == (0.5, 1.1) and not many.colour_jitter
+    assert not choose(TINY, {}, amounts(), FOLDER, {"data": {"colour_jitter": False}}).data.colour_jitter
 
 
 def test_a_batch_is_no_larger_than_a_few_images_need():

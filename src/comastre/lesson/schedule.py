@@ -11,11 +11,15 @@ from comastre.config import ModelConfig, RunConfig, merge
 from comastre.recipe import read_recipe
 from comastre.settings import read_settings, validate
 
-EPOCHS = 80
-"""Passes over the images of a later step; a first step learns everything from them and takes more."""
-FIRST_EPOCHS = 150
-FEWEST = 100
-"""Iterations per new class, however few images there are; five times as many for a first step."""
+EPOCHS = 150
+"""Passes over the images: on Shapes, 60 images gave a new class an IoU of 38 in 67 passes and of 54 in 133."""
+FEWEST, FIRST_FEWEST = 100, 500
+"""Iterations, however few images there are, in a later step and in a first one, which learns everything."""
+ENOUGH = 600
+"""Iterations per new class, however many images there are, unless the model was trained for longer."""
+FEW_IMAGES = 500
+"""Fewer are varied in colour and size: on Shapes that kept 99 % of the old classes instead of 68 %."""
+VARIED_SCALE = (0.8, 1.25)
 SMALLEST_BATCH = 4
 LOG_SECONDS, CHECKPOINT_SECONDS = 10.0, 60.0
 
@@ -84,10 +88,11 @@ def choose(
     config = validate(usual, "the settings that the model was trained with")
     batch = min(config.training.batch_size, max(SMALLEST_BATCH, amounts.images))
     crop = _crop(config.data.crop, amounts.short_side)
+    varied = _varied(config, amounts)
     on_small_images = max(crop, amounts.short_side) <= 128
     chosen = {
         "model": model.model_dump(),
-        "data": {**data, "crop": crop, "workers": 0 if on_small_images else 2},
+        "data": {**data, **varied, "crop": crop, "workers": 0 if on_small_images else 2},
         "continual": {"setting": amounts.setting, "protocol": "overlapped"},
         "training": {"batch_size": batch},
         # Only labelled classes can be scored, and background is what the data does not label.
@@ -98,13 +103,12 @@ def choose(
 
 
 def usual_iterations(config: RunConfig, amounts: Amounts) -> int:
-    """So many passes over the images, between a fewest per class and what the model's own training took."""
-    epochs = FIRST_EPOCHS if amounts.first else EPOCHS
-    passes = math.ceil(epochs * amounts.images / config.training.batch_size)
+    """So many passes over the images, between a fewest and what is enough or what the model's own training took."""
+    passes = math.ceil(EPOCHS * amounts.images / config.training.batch_size)
     if amounts.first:
-        return max(min(5 * FEWEST, config.training.iterations), min(passes, config.training.iterations))
-    most = config.training.iterations_per_class * amounts.new_classes
-    return max(min(FEWEST * amounts.new_classes, most), min(passes, most))
+        return min(max(FIRST_FEWEST, passes), config.training.iterations)
+    most = max(ENOUGH, config.training.iterations_per_class) * amounts.new_classes
+    return min(max(FEWEST, passes), most)
 
 
 def with_iterations(config: RunConfig, amounts: Amounts, iterations: int) -> RunConfig:
@@ -135,6 +139,15 @@ def iterations_within(minutes: float, seconds: float, scoring_seconds: float) ->
 def total_iterations(config: RunConfig, amounts: Amounts) -> int:
     training = config.training
     return training.iterations if amounts.first else training.iterations_per_class * amounts.new_classes
+
+
+def _varied(config: RunConfig, amounts: Amounts) -> dict[str, Any]:
+    """More variety where there are few images; what the model was trained with where that varied more."""
+    if amounts.images >= FEW_IMAGES:
+        return {}
+    smallest, largest = config.data.scale
+    scale = (min(smallest, VARIED_SCALE[0]), max(largest, VARIED_SCALE[1]))
+    return {"colour_jitter": True, "scale": scale}
 
 
 def _crop(trained: int, short_side: int) -> int:

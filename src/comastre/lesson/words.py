@@ -61,7 +61,7 @@ def schedule(config: RunConfig, amounts: Amounts, seconds: float, wanted: int, d
     rate = training.learning_rate if amounts.first else training.later_learning_rate
     text = (
         f"{total} iterations of {training.batch_size} images at {config.data.crop} x {config.data.crop} pixels, "
-        f"learning rate {rate:g}, about {readable_time(total * seconds)} on {device}"
+        f"{_varied(config)}, learning rate {rate:g}, about {readable_time(total * seconds)} on {device}"
     )
     if total < wanted:
         text += (
@@ -69,6 +69,17 @@ def schedule(config: RunConfig, amounts: Amounts, seconds: float, wanted: int, d
             f"--minutes {max(1, round(wanted * seconds / 60 + 0.5))}"
         )
     return text
+
+
+def _varied(config: RunConfig) -> str:
+    data = config.data
+    smallest, largest = data.scale
+    kinds = [
+        "mirrored" if data.flip else "",
+        f"scaled by {smallest:g} to {largest:g}" if smallest < largest else "",
+        "varied in colour" if data.colour_jitter else "",
+    ]
+    return ", ".join(filter(None, kinds)) or "not varied"
 
 
 def outcome(names: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]) -> str:
