@@ -100,6 +100,8 @@ class Page:
         """Move the pointer to the middle of the first element that fits."""
         found = f"document.querySelector({json.dumps(selector)})"
         self.run(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        # The page hears of the scrolling with its next frame.
+        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
         box = self.run(
             f"(() => {{ const b = {found}.getBoundingClientRect(); return [b.x, b.y, b.width, b.height] }})()"
         )
@@ -150,10 +152,14 @@ def browser() -> Iterator[Page]:
     commands_out, commands_in = os.pipe()
     answers_out, answers_in = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        # The browser reads commands from its descriptor 3 and answers on 4; a shell puts ours there.
-        shell = f'exec "$0" "$@" 3<&{commands_out} 4>&{answers_in}'
+        # The browser reads commands from its descriptor 3 and answers on 4: a small program puts ours there.
+        start = (
+            "import os, sys; ends = [os.dup(os.dup(os.dup(int(end)))) for end in sys.argv[1:3]]; "
+            "os.dup2(ends[0], 3); os.dup2(ends[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
+        )
+        ends = [str(commands_out), str(answers_in)]
         process = subprocess.Popen(
-            ["sh", "-c", shell, executable, *FLAGS, f"--user-data-dir={profile}"],
+            [sys.executable, "-c", start, *ends, executable, *FLAGS, f"--user-data-dir={profile}"],
             pass_fds=(commands_out, answers_in),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from comastre.report.gather import LossCurve
 from comastre.report.groups import Group
@@ -35,54 +35,45 @@ def score_charts(group: Group, convention: str, paper: Reference | None) -> list
                 entry.label,
                 entry.place,
                 tuple((step + 1.0, known(getattr(score, name))) for step, score in enumerate(found[entry.place])),
-                tuple(
-                    f"{entry.label}, {title.lower()}, after step {step + 1}: {number(getattr(score, name))} mIoU"
-                    for step, score in enumerate(found[entry.place])
-                ),
             )
             for entry in group.scored
         )
         levels = tuple(
-            Level(f"{entry.label}, {title.lower()}", entry.place, value)
+            Level(entry.label, entry.place, value)
             for entry in group.ceilings
             if (value := known(getattr(ceilings[entry.place], name))) is not None
         )
         value = getattr(reference, name) if reference else None
-        planned = max((_planned_steps(group), steps))
-        marks = (
-            (Mark(f"the paper's CoMasTRe, {title.lower()}, after the last step: {value:.1f} mIoU", planned, value),)
-            if value is not None
-            else ()
-        )
-        charts.append(
-            Chart(title, lines, step_ticks(planned if marks else steps), y_range, y_ticks, "step", levels, marks)
-        )
+        planned = max(_planned_steps(group), steps)
+        marks = (Mark(planned, value),) if value is not None else ()
+        ticks = step_ticks(planned if marks else steps)
+        levels_too = [(f"{level.label} (ceiling)", level.value) for level in levels]
+        at_the_end = {planned: ("the paper's CoMasTRe", value)} if value is not None else {}
+        tips = step_tips(title, lines, levels_too, at_the_end, ticks)
+        charts.append(Chart(title, lines, ticks, y_range, y_ticks, "step", levels, marks, tips))
     return charts
 
 
 def recall_charts(group: Group) -> list[Chart]:
     """Average recall of proposals at s > 0 and at s > alpha over the steps."""
     steps = max((len(results_of(entry).steps) for entry in group.scored), default=0)
-    everything = [value for entry in group.scored for step in results_of(entry).steps for value in (step.recall.all,)]
-    y_range, y_ticks = percent_axis([known(value) for value in everything])
+    # Of all proposals it is never less than of the confident ones.
+    y_range, y_ticks = percent_axis([step.recall.all for entry in group.scored for step in results_of(entry).steps])
     charts = []
-    for name, title, words in (
-        ("all", "Recall of all proposals (s > 0)", "recall of all proposals"),
-        ("confident", "Recall of confident proposals (s > α)", "recall of confident proposals"),
+    for name, title in (
+        ("all", "Recall of all proposals (s > 0)"),
+        ("confident", "Recall of confident proposals (s > α)"),
     ):
         lines = tuple(
             Line(
                 entry.label,
                 entry.place,
                 tuple((step.step + 1.0, known(getattr(step.recall, name))) for step in results_of(entry).steps),
-                tuple(
-                    f"{entry.label}, {words}, after step {step.step + 1}: {number(getattr(step.recall, name))} %"
-                    for step in results_of(entry).steps
-                ),
             )
             for entry in group.scored
         )
-        charts.append(Chart(title, lines, step_ticks(steps), y_range, y_ticks, "step"))
+        ticks = step_ticks(steps)
+        charts.append(Chart(title, lines, ticks, y_range, y_ticks, "step", tips=step_tips(title, lines, [], {}, ticks)))
     return charts
 
 
@@ -101,7 +92,7 @@ def loss_charts(group: Group) -> list[Chart]:
             for curve in entry.run.losses:
                 if curve.name == name:
                     points = _with_gaps(thinned(curve), entry.run.boundaries)
-                    lines.append(Line(entry.label, entry.place, points))
+                    lines.append(Line(entry.label, entry.place, points, markers=False))
         y_range, y_ticks = round_axis([value for line in lines for _, value in line.points if value is not None])
         ticks = ((0.0, "0"), (float(longest), f"{longest:,}"))
         charts.append(
@@ -132,6 +123,23 @@ def thinned(curve: LossCurve, most: int = MOST_POINTS) -> list[tuple[float, floa
 def step_ticks(steps: int) -> tuple[tuple[float, str], ...]:
     """Numbers of the steps, from 1."""
     return tuple((float(step), str(step)) for step in range(1, steps + 1))
+
+
+def step_tips(
+    title: str,
+    lines: Sequence[Line],
+    everywhere: Sequence[tuple[str, float]],
+    somewhere: Mapping[int, tuple[str, float]],
+    ticks: Sequence[tuple[float, str]],
+) -> tuple[tuple[float, str], ...]:
+    """What the pointer shows at each step: the values of all lines there, and of what else is drawn."""
+    tips = []
+    for x, name in ticks:
+        values = [(line.label, value) for line in lines for at, value in line.points if at == x and value is not None]
+        values += [*everywhere, *([somewhere[int(x)]] if int(x) in somewhere else [])]
+        words = [f"{label}: {number(value)}" for label, value in values]
+        tips.append((x, "\n".join([f"{title}, after step {name}", *words])))
+    return tuple(tips)
 
 
 def _with_gaps(

@@ -84,12 +84,12 @@ def _panels(charts: Sequence[Chart], y_title: str, width: float, columns: int = 
         axes.set_title(chart.title)
         for line in chart.lines:
             colour = COLOURS[line.place % len(COLOURS)]
-            marker = MARKERS[line.place % len(MARKERS)] if line.tips else None
+            marker = MARKERS[line.place % len(MARKERS)] if line.markers else None
             xs = [x for x, _ in line.points]
             ys = [math.nan if y is None else y for _, y in line.points]
             handles[line.label] = axes.plot(xs, ys, color=colour, marker=marker, markersize=4, linewidth=1.3)[0]
         for level in chart.levels:
-            label = level.label.rpartition(",")[0]
+            label = level.label
             handles[label] = axes.axhline(level.value, color=COLOURS[level.place % 8], linestyle="--", linewidth=1.2)
         for mark in chart.marks:
             handles["the paper's CoMasTRe"] = axes.plot(mark.x, mark.value, "D", color="black", fillstyle="none")[0]

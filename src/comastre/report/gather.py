@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import yaml
 
 from comastre.errors import UserError
@@ -242,10 +244,6 @@ def _read_environment(file: Path) -> dict[str, str]:
 
 def is_held(folder: Path) -> bool:
     """Whether the process that the run's lock names is alive; the lock itself is not touched."""
-    import socket
-
-    import psutil
-
     try:
         words = (folder / ".lock").read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):

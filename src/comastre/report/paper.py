@@ -13,7 +13,7 @@ from comastre.report.groups import dataset_of
 
 METHOD = "CoMasTRe"
 WHERE = "CVPR 2024, ResNet-101, overlapped"
-_DATASETS = {"voc": "voc", "ade20k": "ade"}
+_DATASETS = ("voc", "ade20k")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def reference(run: Run) -> Reference | None:
     """The paper's numbers for the data and setting of a run; None where it has none."""
     if run.results is None or run.results.protocol != "overlapped" or run.setting("continual", "class_order"):
         return None
-    table = _tables().get(_DATASETS.get(dataset_of(run), ""), {})
+    table = _tables()[dataset_of(run)] if dataset_of(run) in _DATASETS else {}
     setting = run.results.setting
     rows = tuple(PaperRow(method, **found[setting]) for method, found in table.items() if setting in found)
     rows = tuple(row for row in rows if (row.base, row.inc, row.all, row.avg) != (None, None, None, None))

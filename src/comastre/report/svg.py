@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup, escape
 
@@ -20,9 +21,7 @@ class Line:
     place: int
     """Which run it is: decides colour and marker."""
     points: tuple[tuple[float, float | None], ...]
-    tips: tuple[str, ...] = ()
-    """What the pointer shows at each point; without tips the line has no markers."""
-    dashed: bool = False
+    markers: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Level:
 class Mark:
     """A hollow mark at one place, such as a number of the paper."""
 
-    tip: str
     x: float
     value: float
 
@@ -55,6 +53,8 @@ class Chart:
     x_title: str = ""
     levels: tuple[Level, ...] = ()
     marks: tuple[Mark, ...] = ()
+    tips: tuple[tuple[float, str], ...] = ()
+    """What the pointer shows around each x."""
     dividers: tuple[float, ...] = ()
     """Thin vertical lines, such as where a step begins."""
     size: tuple[int, int] = (360, 230)
@@ -90,7 +90,7 @@ def draw(chart: Chart) -> Markup:
         x_low, x_high = x_low - 1, x_high + 1
     y_low, y_high = chart.y_range
     # Markers of the first and last point stay inside.
-    margin = 10.0 if any(line.tips for line in chart.lines) else 0.0
+    margin = 10.0 if any(line.markers for line in chart.lines) else 0.0
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = left + margin + (x - x_low) / (x_high - x_low) * (width - left - right - 2 * margin)
@@ -121,16 +121,19 @@ def draw(chart: Chart) -> Markup:
         )
     for level in chart.levels:
         _, down = at(x_low, level.value)
-        tip = escape(f"{level.label}: {level.value:.1f}")
         span = f'x1="{left}" x2="{width - right}" y1="{down:.1f}" y2="{down:.1f}"'
         parts.append(f'<line class="level run-{level.place % 8}" {span}/>')
-        parts.append(f'<line class="hit" {span} data-tip="{tip}"/>')
     for line in chart.lines:
         parts += _line(line, at)
     for mark in chart.marks:
         across, down = at(mark.x, mark.value)
-        shape = f"M{across:.1f} {down - 6:.1f}l6 6l-6 6l-6 -6z"
-        parts.append(f'<path class="paper-mark" d="{shape}" data-tip="{escape(mark.tip)}"/>')
+        parts.append(f'<path class="paper-mark" d="M{across:.1f} {down - 6:.1f}l6 6l-6 6l-6 -6z"/>')
+    # One band per step, because points of several runs may lie on one another.
+    places = [at(x, y_low)[0] for x, _ in chart.tips]
+    edges = [left, *((one + next_one) / 2 for one, next_one in pairwise(places)), width - right]
+    for (_, tip), start, end in zip(chart.tips, edges, edges[1:], strict=False):
+        box = f'x="{start:.1f}" y="{top}" width="{end - start:.1f}" height="{height - top - bottom:.1f}"'
+        parts.append(f'<rect class="hit" {box} data-tip="{escape(tip)}"/>')
     return Markup(
         f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(_described(chart))}">'
         f"{''.join(parts)}</svg>"
@@ -139,24 +142,18 @@ def draw(chart: Chart) -> Markup:
 
 def _line(line: Line, at: Callable[[float, float], tuple[float, float]]) -> list[str]:
     commands, pen_down = [], False
-    places: list[tuple[float, float] | None] = []
+    places: list[tuple[float, float]] = []
     for x, y in line.points:
         if y is None or not math.isfinite(y):
             pen_down = False
-            places.append(None)
             continue
         across, down = at(x, y)
         commands.append(f"{'L' if pen_down else 'M'}{across:.1f} {down:.1f}")
         places.append((across, down))
         pen_down = True
-    style = f"run-{line.place % 8}{' dashed' if line.dashed else ''}"
-    parts = [f'<path class="line {style}" d="{"".join(commands)}"/>'] if commands else []
-    for place, tip in zip(places, line.tips, strict=False):
-        if place is not None:
-            parts.append(marker(line.place, *place))
-            parts.append(
-                f'<circle class="hit" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="11" data-tip="{escape(tip)}"/>'
-            )
+    parts = [f'<path class="line run-{line.place % 8}" d="{"".join(commands)}"/>'] if commands else []
+    if line.markers:
+        parts += [marker(line.place, *place) for place in places]
     return parts
 
 

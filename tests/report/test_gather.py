@@ -1,0 +1,136 @@
+"""Reading run directories: finished, going on, interrupted, damaged, and what is none."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from made_runs import make_joint, make_run
+
+from comastre.errors import UserError
+from comastre.report.gather import read_run
+from comastre.report.groups import grouped, labelled
+from comastre.report.write import read_groups
+
+
+def test_a_finished_run(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run"))
+    assert run.state == "finished"
+    assert run.position == (2, 20)
+    assert run.boundaries == (100, 120)
+    total = next(curve for curve in run.losses if curve.name == "total")
+    assert (total.iterations[0], total.iterations[-1]) == (10, 140)
+    assert {curve.name for curve in run.losses} == {"total", "mask_bce"}
+    assert [example.name for example in run.examples.images] == ["image-0", "image-1"]
+    assert sorted(run.examples.images[0].predictions) == [0, 1, 2]
+
+
+def test_a_run_from_another_runs_first_step_keeps_its_place(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    lines = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if json.loads(line)["step"] > 0]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    run = read_run(folder)
+    assert run.losses[0].iterations[0] == 110  # after the 100 iterations that the base run took
+    assert run.boundaries == (100, 120)
+
+
+@pytest.mark.parametrize("end", ['{"step": 2, "iter', "\x00\x00", '{"step": 2}\n', "[]\n"])
+def test_a_damaged_last_line_is_left_out(tmp_path: Path, end: str) -> None:
+    folder = make_run(tmp_path / "run")
+    before = read_run(folder)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(end)
+    after = read_run(folder)
+    assert (after.losses, after.remarks) == (before.losses, ())
+
+
+def test_damage_elsewhere_is_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join([lines[0], "oops", *lines[1:]]))
+    (folder / "examples" / "truth" / "00.png").unlink()
+    run = read_run(folder)
+    assert "1 damaged" in run.remarks[0]
+    assert "00.png is missing" in run.remarks[1]
+    assert run.examples.images == ()
+
+
+@pytest.mark.parametrize(
+    ("holder", "state"),
+    [
+        (f"process {os.getpid()} on {socket.gethostname()}", "running"),
+        (f"process 999999999 on {socket.gethostname()}", "stopped"),
+        (f"process {os.getpid()} on another-machine", "stopped"),
+        ("", "stopped"),
+    ],
+)
+def test_whether_it_still_trains(tmp_path: Path, holder: str, state: str) -> None:
+    folder = make_run(tmp_path / "run", (60.0,))
+    (folder / ".lock").write_text(f"{holder}\n")
+    assert read_run(folder).state == state
+
+
+def test_what_is_no_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing does not exist"):
+        read_run(tmp_path / "missing")
+    with pytest.raises(UserError, match=r"is not a run, it has no config\.yaml: give the folder of a run"):
+        read_run(tmp_path)
+    make_run(tmp_path / "one")
+    with pytest.raises(UserError, match=r"comastre report \S+one`"):
+        read_run(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        read_run(tmp_path / "file")
+    (tmp_path / "one" / "results.json").unlink()
+    (tmp_path / "one" / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match="has not begun"):
+        read_run(tmp_path / "one")
+
+
+def test_runs_given_twice_or_not_at_all_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with pytest.raises(UserError, match="is given twice"):
+        read_groups([run, tmp_path / "." / "run"])
+    with pytest.raises(UserError, match="no run given"):
+        read_groups([])
+
+
+def test_comparable_runs_share_a_group_and_joint_is_the_ceiling_of_all(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b", method="finetune"),
+        make_run(tmp_path / "c", setting="2-2", seed=1),
+        make_run(tmp_path / "d", dataset="voc"),
+        make_joint(tmp_path / "e"),
+    ]
+    groups = read_groups(folders)
+    assert [[entry.run.folder.name for entry in group.entries] for group in groups] == [["a", "b"], ["c"], ["d"]]
+    assert [[entry.run.folder.name for entry in group.ceilings] for group in groups] == [["e"], ["e"], []]
+    assert [group.title for group in groups] == [
+        "Shapes 2-1, overlapped",
+        "Shapes 2-2, overlapped",
+        "Pascal VOC 2-1, overlapped",
+    ]
+
+
+def test_a_joint_run_alone_is_a_group(tmp_path: Path) -> None:
+    (group,) = read_groups([make_joint(tmp_path / "joint")])
+    assert [entry.label for entry in group.entries] == ["joint training"]
+    assert group.ceilings == ()
+
+
+def test_names_tell_runs_apart(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b", seed=1),
+        make_run(tmp_path / "x" / "b"),
+        make_run(tmp_path / "f", method="finetune"),
+    ]
+    entries = labelled([read_run(folder) for folder in folders])
+    labels = [entry.label for entry in entries]
+    assert labels[0] == "CoMasTRe (a)"
+    assert labels[1] == "CoMasTRe, seed 1"
+    assert labels[3] == "fine-tuning"
+    assert len(set(labels)) == 4
+    assert [entry.place for entry in grouped(entries)[0].entries] == [0, 1, 2, 3]

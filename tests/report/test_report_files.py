@@ -1,0 +1,101 @@
+"""`comastre report` from outside: the terminal, tables and figures."""
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from made_runs import make_joint, make_run
+from PIL import Image
+from rich.console import Console
+
+from comastre import cli
+from comastre.report.figures import write_figures
+from comastre.report.tables import Table, as_csv, as_latex, as_markdown, write_tables
+from comastre.report.terminal import show, sparkline
+from comastre.report.write import read_groups
+
+
+def test_the_command_writes_the_page_and_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "run")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["report", "run"])
+    said = capsys.readouterr().out
+    assert not stop.value.code
+    assert said.endswith("The report is run/report.html\n")
+    assert "67 %" in said and "40.0" in said
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_a_folder_that_is_no_run_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")])
+    said = capsys.readouterr()
+    assert stop.value.code == 1
+    assert said.err.count("\n") == 1 and "it has no config.yaml" in said.err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_sparklines() -> None:
+    assert sparkline([0.0, 50.0, 100.0, None, 99.0]) == "▁▅█ █"
+    assert sparkline([0.0, 100.0], unicode=False) == "_@"
+
+
+def test_the_terminal_shows_unfinished_runs_and_the_ceiling(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", (), method="finetune"), make_joint(tmp_path / "joint")]
+    screen = StringIO()
+    show(read_groups(runs), "paper", Console(file=screen, width=100))
+    assert "joint training (ceiling)" in screen.getvalue()
+    assert "fine-tuning was stopped in step 1 after 100 iterations" in screen.getvalue()
+    assert "▅▅▄" in screen.getvalue()
+
+
+def test_tables_in_three_formats(tmp_path: Path) -> None:
+    groups = read_groups([make_run(tmp_path / "a"), make_joint(tmp_path / "joint")])
+    written = write_tables(groups, "paper", tmp_path / "tables")
+    assert {file.name for file in written} == {
+        f"{name}.{kind}" for name in ("scores", "classes", "errors", "recall") for kind in ("csv", "md", "tex")
+    }
+    with (tmp_path / "tables" / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["base"] for row in rows[:3]] == ["60.0", "50.0", "40.0"]
+    assert rows[0]["inc"] == "" and rows[2]["avg"] != ""
+    assert rows[3]["run"] == "joint training"
+
+
+def test_tables_escape_what_their_format_reads() -> None:
+    table = Table("t", "50 % of a_b", ("class", "IoU"), (("r&d|x", 12.34), ("y", None)))
+    assert as_csv(table) == "class,IoU\nr&d|x,12.34\ny,\n"
+    assert r"| r&d\|x | 12.3 |" in as_markdown(table)
+    latex = as_latex(table)
+    assert r"r\&d|x & 12.3 \\" in latex and r"\caption{50 \% of a\_b}" in latex
+    assert r"\begin{tabular}{lr}" in latex and latex.index(r"\toprule") < latex.index(r"\midrule")
+
+
+def test_figures_are_whole_pictures(tmp_path: Path) -> None:
+    groups = read_groups([make_run(tmp_path / "a"), make_joint(tmp_path / "joint")])
+    written = write_figures(groups, "paper", tmp_path / "figures")
+    names = {"scores", "classes", "forgetting", "errors", "recall", "losses", "examples"}
+    assert {file.name for file in written} == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    for file in written:
+        if file.suffix == ".svg":
+            assert ElementTree.parse(file).getroot().tag.endswith("svg")
+        else:
+            with Image.open(file) as picture:
+                assert len(picture.convert("L").getcolors() or range(300)) > 5  # more than an empty sheet
+
+
+def test_groups_do_not_overwrite_each_others_files(tmp_path: Path) -> None:
+    groups = read_groups([make_run(tmp_path / "a"), make_run(tmp_path / "b", setting="2-2")])
+    names = {file.name for file in write_tables(groups, "paper", tmp_path / "tables")}
+    assert {"1-scores.csv", "2-scores.csv"} <= names
+
+
+def test_the_reference_table_is_the_papers(shared: Path) -> None:
+    package = Path(cli.__file__).parent / "report" / "paper.json"
+    assert json.loads(package.read_text()) == json.loads((shared / "paper" / "results.json").read_text())
