@@ -19,8 +19,7 @@ from comastre.continual.scenario import Scenario, Task
 from comastre.data.sources import DataSource, Split, open_split, split_for_scoring
 from comastre.errors import UserError
 from comastre.evaluation.evaluate import Prediction, evaluate
-from comastre.evaluation.results import BACKGROUND, StepResult
-from comastre.evaluation.results import _without_nan as without_nan
+from comastre.evaluation.results import BACKGROUND, StepResult, without_nan
 from comastre.evaluation.scores import PAPER
 from comastre.evaluation.segmenter import as_prediction
 from comastre.image_progress import ImageProgress

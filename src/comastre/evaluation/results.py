@@ -138,7 +138,7 @@ class Results:
                 for name in names
             },
         }
-        return _without_nan(document)
+        return without_nan(document)
 
     def _step_as_json(self, step: StepResult) -> dict[str, Any]:
         return {
@@ -219,10 +219,10 @@ def _nan_for_null(numbers: dict[str, Any], keys: tuple[str, ...] = ("all", "conf
     return {name: math.nan if value is None and name in keys else value for name, value in numbers.items()}
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
     """The same JSON value with null for every number that JSON can't hold."""
     if isinstance(value, dict):
-        return {name: _without_nan(part) for name, part in value.items()}
+        return {name: without_nan(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_without_nan(part) for part in value]
+        return [without_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
