@@ -11,6 +11,7 @@ from collections.abc import Sequence
 def say(line: str = "") -> None:
     """One line on standard output."""
     sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()  # in a file, too, it should stand before the progress that follows
 
 
 def complain(line: str) -> None:

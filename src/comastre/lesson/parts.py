@@ -262,4 +262,4 @@ def timed_batches(
 
 def measured_seconds(error: UserError) -> float | None:
     """The seconds per iteration that `TimedBatches` measured; None for any other error."""
-    return float(error.args[1]) if error.args[0] == _MEASURED and len(error.args) == 2 else None
+    return float(error.args[1]) if len(error.args) == 2 and error.args[0] == _MEASURED else None
