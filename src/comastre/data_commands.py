@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -57,7 +58,7 @@ def check(
         overrides: Fields from the command line, already split off.
     """
     from comastre.config import merge
-    from comastre.settings import load_config, validate
+    from comastre.settings import load_config, preset_names, validate
 
     dataset, settings, found = source, overrides or {}, None
     if _names_a_place(source):
@@ -70,8 +71,12 @@ def check(
     elif dataset in DATASETS:
         plain = {"data": {"dataset": dataset}, "continual": {"setting": "joint"}}
         config = validate(merge(plain, settings), source)
-    else:
+    elif Path(source).exists() or source in preset_names():
         config = load_config(source, overrides)
+    else:
+        near = difflib.get_close_matches(source, (*DATASETS, *preset_names()), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the datasets are {', '.join(DATASETS)}"
+        raise UserError(f"{source} is neither a dataset nor a preset nor a file: {hint}")
     if processes is not None and processes < 1:
         raise UserError(f"--processes is {processes} but must be 1 or more")
     from comastre.data.check import check_data, render

@@ -91,7 +91,13 @@ def test_presets_and_processes(capsys, tmp_path):
     ("arguments", "code", "message"),
     [
         (["check", "voc"], 1, "voc needs --data.root FOLDER"),
-        (["check", "nothing"], 1, "nothing is neither a preset nor a file"),
+        (["check", "nothing"], 1, "nothing is neither a dataset nor a preset nor a file: the datasets are shapes, voc"),
+        (["check", "vov"], 1, "vov is neither a dataset nor a preset nor a file: did you mean voc?"),
+        (
+            ["check", "folder", "--data.root", "nowhere"],
+            1,
+            "nowhere is not a folder: give the folder that holds",
+        ),
         (["check", "shapes", "--processes", "0"], 1, "--processes is 0"),
         (["check", "shapes", "--rot", "x"], 2, "there is no field --rot"),
         (["check"], 2, "DATASET_OR_PRESET"),
@@ -126,3 +132,11 @@ def test_nested_images_of_another_size_are_found(capsys, root):
     code, out, _ = check(capsys, "folder", "--data.root", str(root))
     assert code == 1
     assert "c.png is 16 x 12 but its image c.jpg is 10 x 10" in out
+
+
+def test_a_class_of_a_step_without_image_is_named(capsys, root):
+    write_mask(root / "masks" / "c.png", 1)
+    code, out, _ = check(capsys, "folder", "--data.root", str(root), "--setting", "1-1")
+    assert code == 1
+    assert "Step 2 of setting 1-1 (overlapped) has no training image with class 3 (cow)" in out
+    assert out.endswith("\n1 problem\n")

@@ -266,8 +266,9 @@ def test_what_cannot_be_reached_is_named(server, root, monkeypatch, tmp_path):
     with pytest.raises(UserError, match=r"file.* cannot be written"):
         prepare("voc", tmp_path / "file" / "below")
     monkeypatch.setattr(downloading, "ATTEMPTS", 1)
-    with pytest.raises(UserError, match="cannot be reached"):
+    with pytest.raises(UserError, match=r"cannot be reached: Connection refused\. Check the connection"):
         prepare("voc", root, "http://127.0.0.1:9")
+    assert not root.exists()
 
 
 def test_a_connection_that_keeps_breaking_keeps_what_has_come(server, root, voc_archives, monkeypatch):

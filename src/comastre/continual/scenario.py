@@ -65,8 +65,12 @@ def build_scenario(
     protocol: str,
     class_order: Sequence[int] | None = None,
     partition: Sequence[Sequence[int]] | None = None,
+    class_names: Sequence[str] = (),
 ) -> Scenario:
-    """The tasks of `setting` over images whose classes are `presence`; `partition` fixes the images of each step."""
+    """The tasks of `setting` over images whose classes are `presence`; `partition` fixes the images of each step.
+
+    `class_names` are for messages.
+    """
     if protocol not in PROTOCOLS:
         raise UserError(f"protocol '{protocol}' is unknown: use one of {', '.join(PROTOCOLS)}.")
     if not 1 <= num_classes < IGNORE:
@@ -84,7 +88,7 @@ def build_scenario(
         task = Task(step, new, old, future, tuple(int(image) for image in images), protocol == "sequential")
         if not task.images:
             raise UserError(
-                f"Step {step} of setting {setting} ({protocol}) has no training image with {_named(new)}: "
+                f"Step {step} of setting {setting} ({protocol}) has no training image with {_named(new, class_names)}: "
                 "add images, change the class order, or use another setting."
             )
         tasks.append(task)
@@ -184,5 +188,6 @@ def _numbers(labels: Iterable[int]) -> str:
     return ", ".join(str(label) for label in sorted(labels))
 
 
-def _named(classes: Sequence[int]) -> str:
-    return f"class {classes[0]}" if len(classes) == 1 else f"any of the classes {', '.join(map(str, classes))}"
+def _named(classes: Sequence[int], names: Sequence[str]) -> str:
+    shown = [f"{label} ({names[label - 1]})" if names else str(label) for label in classes]
+    return f"class {shown[0]}" if len(shown) == 1 else f"any of the classes {', '.join(shown)}"

@@ -27,6 +27,7 @@ def build_stream(config: RunConfig, presence: Sequence[Collection[int]], class_n
         continual.protocol,
         continual.class_order,
         partition,
+        class_names,
     )
     for task in scenario.tasks:
         shown = set().union(*(presence[image] for image in task.images))

@@ -101,7 +101,9 @@ def render(report: DataReport) -> str:
             lines += ["", f"{len(problems)} bad {what} {'image' if len(problems) == 1 else 'images'}:", *problems]
     if report.scenario_problem is not None:
         lines += ["", report.scenario_problem]
-    return "\n".join([*lines, "", "every file is good" if not report.problems else f"{len(report.problems)} problems"])
+    number = len(report.problems)
+    end = f"{number:,} {'problem' if number == 1 else 'problems'}" if number else "every file is good"
+    return "\n".join([*lines, "", end])
 
 
 def _title(scenario: Scenario) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -105,4 +106,8 @@ def _reason(error: Exception) -> str:
     answer = getattr(error, "response", None)
     if answer is not None:
         return f"the server answers {answer.status_code} {answer.reason}"
-    return str(error).splitlines()[0][:200] or type(error).__name__
+    # What happened is inside what requests made of what urllib3 made of it; their wrappings say nothing more.
+    inner = error.args[0] if error.args and isinstance(error.args[0], Exception) else error
+    text = str(getattr(inner, "reason", None) or inner).strip()
+    text = re.sub(r"^\[Errno -?\d+\] ", "", text.rpartition(": ")[2]).rstrip(".")
+    return text.splitlines()[0][:200] if text else type(error).__name__

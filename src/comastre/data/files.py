@@ -169,7 +169,8 @@ def data_root(root: str | Path | None, dataset: str) -> Path:
         raise UserError(f"{dataset} needs --data.root FOLDER, the folder that holds the data.")
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise UserError(f"data.root: {folder} is not a folder: give the folder that holds {dataset}.")
+        what = "the data" if dataset in ("folder", "coco_json") else dataset
+        raise UserError(f"data.root: {folder} is not a folder: give the folder that holds {what}.")
     listing(folder)
     return folder
 

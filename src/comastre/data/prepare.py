@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,14 +89,17 @@ def prepare(
     """Make `root` a folder that `--data.root` takes; `base_url` is a mirror with the same file names."""
     if dataset not in ARCHIVES:
         raise UserError(f"There is no dataset {dataset!r} to prepare: choose {', '.join(ARCHIVES)}.")
+    waiting = [each for each in archives or ARCHIVES[dataset] if not (root / each.gives).exists()]
+    urls = [each.url if base_url is None else f"{base_url.rstrip('/')}/{each.file}" for each in waiting]
+    disk = next(place for place in (root, *root.absolute().parents) if place.exists())
+    if not disk.is_dir() or not os.access(disk, os.W_OK):
+        raise UserError(f"{root} cannot be written: {disk} is {'not writable' if disk.is_dir() else 'a file'}.")
+    _check_space(root, disk, waiting, urls)  # nothing is made before it is known that all can be fetched
     downloads = root / "downloads"
     try:
         downloads.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{root} cannot be written: {error.strerror}.") from None
-    waiting = [each for each in archives or ARCHIVES[dataset] if not (root / each.gives).exists()]
-    urls = [each.url if base_url is None else f"{base_url.rstrip('/')}/{each.file}" for each in waiting]
-    _check_space(root, waiting, urls)
     for archive, url in zip(waiting, urls, strict=True):
         path = download(url, downloads / archive.file, archive.md5)
         if archive.md5 is None:
@@ -109,7 +113,7 @@ def prepare(
     _report(dataset, root)
 
 
-def _check_space(root: Path, waiting: Sequence[Archive], urls: Sequence[str]) -> None:
+def _check_space(root: Path, disk: Path, waiting: Sequence[Archive], urls: Sequence[str]) -> None:
     """Refuse before the first byte what would end with a full disk."""
     needed = 0.0
     for archive, url in zip(waiting, urls, strict=True):
@@ -117,7 +121,7 @@ def _check_space(root: Path, waiting: Sequence[Archive], urls: Sequence[str]) ->
         local = root / "downloads" / archive.file
         here = sum(file.stat().st_size for file in (local, Path(f"{local}.partial")) if file.exists())
         needed += size * (1 + archive.growth) - min(here, size)
-    free = shutil.disk_usage(root).free
+    free = shutil.disk_usage(disk).free
     if needed > free:
         raise UserError(
             f"{root} has {free / 1e9:.1f} GB free but about {needed / 1e9:.1f} GB are needed to download and unpack: "
