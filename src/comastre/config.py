@@ -183,6 +183,8 @@ class ClassificationConfig(Section):
     """Old objects are negatives for the new classes (ours, SPEC section 9)."""
     negatives_for_old: bool = False
     """New objects are negatives for the old classes, in place of matched class distillation (ours, SPEC section 9)."""
+    across_tasks: bool = False
+    """Old and new classes compete in one softmax, as they do in a prediction (ours)."""
 
 
 class DistillationConfig(Section):
@@ -244,6 +246,8 @@ class LossWeights(Section):
     """Old objects as negatives for new classes (ours), times `classification`."""
     negatives_for_old: Weight = 1.0
     """New objects as negatives for old classes (ours), times `classification`."""
+    across_tasks: Weight = 1.0
+    """Old and new classes against each other (ours), times `classification`."""
 
 
 class LossConfig(Section):

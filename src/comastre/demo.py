@@ -26,7 +26,7 @@ CONVENTION = "no_background_in_base"
 PAPER: Mapping[str, Any] = {
     "model": {"class_decoder": {"masked_attention": False}, "inference": {"alpha": 0.8}},
     "matching": {"objectness_cost": 0.0},
-    "classification": {"negatives_for_new": False, "negatives_for_old": False},
+    "classification": {"negatives_for_new": False, "negatives_for_old": False, "across_tasks": False},
     "weights": {
         "classification": 2.0,
         "score_kd": 1.0,

@@ -5,7 +5,13 @@ import torch
 import torch.nn.functional as F
 from torchvision.ops import sigmoid_focal_loss
 
-from comastre.losses.classification import auxiliary_loss, cross_entropy_loss, focal_loss, negatives_loss
+from comastre.losses.classification import (
+    across_tasks_loss,
+    auxiliary_loss,
+    cross_entropy_loss,
+    focal_loss,
+    negatives_loss,
+)
 
 LABELS = torch.tensor([[0, 3, 2], [1, -7, 99]])  # -7 and 99 stand in padding rows
 VALID = torch.tensor([[True, True, True], [True, False, False]])
@@ -83,3 +89,46 @@ def test_extreme_logits_keep_loss_and_gradient_finite(gamma):
     loss = focal_loss(logits, torch.tensor([[0, 0]]), torch.ones(1, 2, dtype=torch.bool), gamma)
     loss.backward()
     assert loss.item() == pytest.approx(1e4) and logits.grad.isfinite().all()
+
+
+def test_across_tasks_is_a_cross_entropy_where_every_class_comes_equally_often():
+    logits, of_objects, old = torch.randn(2, 3, 5), torch.randn(2, 2, 5), torch.randn(2, 2, 3)
+    labels, objects = torch.tensor([[3, 4, 3], [4, -7, 99]]), torch.tensor([[True, False], [True, True]])
+    found = across_tasks_loss(logits, labels, VALID, of_objects, old, objects)
+
+    def says(rows):  # cross-entropy of one object at a time, and what the old model says of its own classes
+        values = []
+        for new_row, old_row in rows:
+            target = torch.cat((old_row.softmax(0), torch.zeros(2)))
+            entropy = -(old_row.softmax(0) * old_row.log_softmax(0)).sum()
+            values.append(-(target * new_row.log_softmax(0)).sum() - entropy)
+        return torch.stack(values).mean()
+
+    matched = F.cross_entropy(logits[VALID], labels[VALID])
+    expected = 2 / 5 * matched + 3 / 5 * says(zip(of_objects[objects], old[objects], strict=True))
+    torch.testing.assert_close(found, expected)
+
+
+def test_across_tasks_is_zero_for_old_objects_that_are_still_called_the_same():
+    old = torch.randn(2, 2, 3)
+    new = torch.cat((old - 4, torch.full((2, 2, 2), -60.0)), dim=-1).requires_grad_()  # all sunk, none taken over
+    nobody = torch.zeros(2, 0, dtype=torch.bool)
+    loss = across_tasks_loss(torch.zeros(2, 0, 5), nobody.long(), nobody, new, old, torch.ones(2, 2, dtype=torch.bool))
+    loss.backward()
+    assert abs(loss.item()) < 1e-6 and new.grad.abs().max() < 1e-6
+
+
+def test_across_tasks_gradients_are_exact_and_the_old_model_gets_none():
+    logits, of_objects, old = (
+        torch.randn(2, number, classes, dtype=torch.float64, requires_grad=True)
+        for number, classes in ((3, 5), (2, 5), (2, 3))
+    )
+    labels, objects = torch.tensor([[3, 4, 3], [4, -7, 99]]), torch.tensor([[True, False], [True, True]])
+
+    def loss(first, second):
+        return across_tasks_loss(first, labels, VALID, second, old, objects)
+
+    assert torch.autograd.gradcheck(loss, (logits, of_objects))
+    loss(logits, of_objects).backward()
+    assert old.grad is None
+    assert torch.equal(of_objects.grad.abs().sum(-1) > 0, objects)

@@ -30,6 +30,7 @@ FUNCTIONS = (
     "focal_loss",
     "cross_entropy_loss",
     "negatives_loss",
+    "across_tasks_loss",
     "score_distillation",
     "mask_distillation",
     "position_distillation",
@@ -179,6 +180,14 @@ def test_negatives_for_new_alone_need_the_old_proposals_only(monkeypatch):
     assert set(terms) == FIRST | {"negatives_for_new"}
     assert watch.calls["old.propose"] == 1 and watch.calls["old.recognise"] == 0
     assert watch.first_tasks == [1]
+
+
+def test_across_tasks_alone_decodes_old_objects_with_the_old_model_once(monkeypatch):
+    terms, watch = run(monkeypatch, classification={"across_tasks": True}, distillation=NONE)
+    assert set(terms) == FIRST | {"across_tasks"}
+    assert watch.calls["old.propose"] == watch.calls["old.recognise"] == watch.calls["across_tasks_loss"] == 1
+    assert watch.calls["class_distillation"] == 0
+    assert watch.first_tasks == [0]
 
 
 def test_negatives_for_old_need_no_old_model():

@@ -46,6 +46,31 @@ def negatives_loss(logits: Tensor, valid: Tensor, gamma: float, normaliser: Tens
     return mean_over(_focal_terms(logits, torch.zeros_like(logits, dtype=torch.bool), gamma).sum(-1), valid, normaliser)
 
 
+def across_tasks_loss(
+    logits: Tensor,
+    labels: Tensor,
+    valid: Tensor,
+    object_logits: Tensor,
+    old_logits: Tensor,
+    object_valid: Tensor,
+    normalisers: tuple[Tensor | float | None, Tensor | float | None] = (None, None),
+) -> Tensor:
+    """Cross-entropy of the softmax over the classes of all tasks, as if every class came equally often (ours).
+
+    Matched proposals, logits (B, G, C), have their labels (B, G); old objects, logits (B, U, C), have what the old
+    model says of them, logits (B, U, C_old), and nothing of a new class. A prediction takes the largest of all logits,
+    which no other term compares between tasks. Images of a step show its new classes far more often than any old one,
+    so the mean over matched proposals weighs as much as new classes are of all, that over old objects the rest.
+    """
+    targets = upcast(old_logits.detach()).softmax(-1)
+    new_share = 1 - targets.shape[-1] / logits.shape[-1]
+    targets = F.pad(targets, (0, logits.shape[-1] - targets.shape[-1]))  # (B, U, C)
+    # Less the targets' entropy, which has no gradient: 0 where nothing was forgotten.
+    divergence = (torch.special.xlogy(targets, targets) - targets * upcast(object_logits).log_softmax(-1)).sum(-1)
+    of_matched = cross_entropy_loss(logits, labels, valid, normalisers[0])
+    return new_share * of_matched + (1 - new_share) * mean_over(divergence, object_valid, normalisers[1])
+
+
 def auxiliary_loss(logits: Tensor, labels: Tensor, valid: Tensor, normaliser: Tensor | float | None = None) -> Tensor:
     """Cross-entropy of the auxiliary head (B, M, 1 + C^t): label 0 is "an old class", k + 1 the k-th new class."""
     return cross_entropy_loss(logits, labels, valid, normaliser)

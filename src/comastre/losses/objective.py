@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from comastre.config import LossConfig
-from comastre.losses.classification import auxiliary_loss, cross_entropy_loss, focal_loss, negatives_loss
+from comastre.losses.classification import (
+    across_tasks_loss,
+    auxiliary_loss,
+    cross_entropy_loss,
+    focal_loss,
+    negatives_loss,
+)
 from comastre.losses.distillation import (
     class_distillation,
     class_score_distillation,
@@ -149,10 +155,20 @@ def _recognise(step: Step) -> dict[str, Tensor]:
             torch.cat((matched, objects.valid), dim=1),
             counts.recognised,
         )
-    if step.old is not None and switches.class_kd:
+    if step.old is not None and (switches.class_kd or switches.across_tasks):
         of_matched, of_objects = _decode_with_old(step, step.old)
         by_class = step.config.distillation.class_scores == "sigmoid"
         distil = class_score_distillation if by_class else class_distillation
+        if switches.across_tasks:
+            terms["across_tasks"] = across_tasks_loss(
+                matched_logits,
+                labels,
+                matched,
+                object_logits,
+                of_objects,
+                objects.valid,
+                (counts.matched, counts.old_objects),
+            )
         if switches.matched_class_kd:
             terms["matched_class_kd"] = distil(matched_logits[..., old_classes], of_matched, matched, counts.matched)
         if switches.unmatched_class_kd:
@@ -189,7 +205,7 @@ def _decode_with_old(step: Step, old: Learner) -> tuple[Tensor, Tensor]:
     has no rows.
     """
     matched = step.assignment.query[-1][:, : None if step.switches.matched_class_kd else 0]  # (B, G)
-    objects = step.old_objects.query[:, : None if step.switches.unmatched_class_kd else 0]  # (B, U)
+    objects = step.old_objects.query[:, : None if step.switches.old_class_scores else 0]  # (B, U)
     if matched.shape[1] + objects.shape[1] == 0:
         nobody = step.old_objects.query.new_zeros(len(matched), 0, old.model.num_classes, dtype=torch.float32)
         return nobody, nobody

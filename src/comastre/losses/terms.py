@@ -28,6 +28,7 @@ class Terms:
     auxiliary: Tensor | None = None
     negatives_for_new: Tensor | None = None
     negatives_for_old: Tensor | None = None
+    across_tasks: Tensor | None = None
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """The terms that are on, in order."""
@@ -53,6 +54,7 @@ def term_weights(weights: LossWeights) -> dict[str, float]:
         "auxiliary": weights.auxiliary,
         "negatives_for_new": weights.negatives_for_new * weights.classification,
         "negatives_for_old": weights.negatives_for_old * weights.classification,
+        "across_tasks": weights.across_tasks * weights.classification,
     }
 
 
@@ -79,6 +81,7 @@ class Switches:
     auxiliary: bool
     negatives_for_new: bool
     negatives_for_old: bool
+    across_tasks: bool
 
     @classmethod
     def of(cls, config: LossConfig, later: bool, with_old_model: bool) -> Switches:
@@ -96,6 +99,7 @@ class Switches:
             "auxiliary": remembers and kept.auxiliary,
             "negatives_for_new": remembers and negatives.negatives_for_new,
             "negatives_for_old": later and negatives.negatives_for_old,
+            "across_tasks": remembers and negatives.across_tasks,
         }
         factors = term_weights(config.weights)
         return cls(**{name: wanted.get(name, True) and factor > 0 for name, factor in factors.items()})
@@ -117,9 +121,14 @@ class Switches:
         return self.unmatched_class_kd or self.matched_class_kd
 
     @property
+    def old_class_scores(self) -> bool:
+        """Terms that look at what the old model calls old objects."""
+        return self.unmatched_class_kd or self.across_tasks
+
+    @property
     def old_objects(self) -> bool:
         """Terms that look at unmatched proposals which the old model is sure of."""
-        return self.unmatched_class_kd or self.auxiliary or self.negatives_for_new
+        return self.old_class_scores or self.auxiliary or self.negatives_for_new
 
     @property
     def old_model(self) -> bool:
@@ -128,7 +137,7 @@ class Switches:
     @property
     def old_logits(self) -> bool:
         """Terms that look at the new model's old classes."""
-        return self.class_kd or self.negatives_for_old
+        return self.class_kd or self.negatives_for_old or self.across_tasks
 
     @property
     def recognition(self) -> bool:

@@ -45,7 +45,8 @@ class TwoStageMethod:
 
     @property
     def keeps_old_model(self) -> bool:
-        return self.loss.distillation != DistillationConfig.none() or self.loss.classification.negatives_for_new
+        ours = self.loss.classification
+        return self.loss.distillation != DistillationConfig.none() or ours.negatives_for_new or ours.across_tasks
 
     def losses(self, model: nn.Module, batch: Batch, points: PointSource) -> Terms:
         """Named, unweighted terms of one batch; `model` may be wrapped for several devices."""
@@ -80,7 +81,8 @@ def comastre(config: RunConfig) -> TwoStageMethod:
 
 def finetune(config: RunConfig) -> TwoStageMethod:
     """The same segmenter and losses on new classes, with nothing that remembers."""
-    classification = config.classification.model_dump() | {"negatives_for_new": False, "negatives_for_old": False}
+    nothing_old = dict.fromkeys(("negatives_for_new", "negatives_for_old", "across_tasks"), False)
+    classification = config.classification.model_dump() | nothing_old
     loss = config.loss.model_copy(
         update={
             "distillation": DistillationConfig.none(),
