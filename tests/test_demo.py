@@ -44,6 +44,13 @@ def test_the_screen_shows_every_score(shown: tuple[list[Results], str, Path]) ->
     assert str(out) in screen
 
 
+def test_the_last_sentence_says_where_the_report_is(shown: tuple[list[Results], str, Path]) -> None:
+    _, screen, out = shown
+    assert f"Open {out / 'report.html'} to see" in screen.splitlines()[-1]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "fine-tuning" in page and 'class="labels"' in page and "not recorded" not in page
+
+
 def test_shown_again_without_training(shown: tuple[list[Results], str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     results, _, out = shown
     monkeypatch.setattr("comastre.training.run._train", None)

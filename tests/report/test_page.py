@@ -113,6 +113,7 @@ def test_examples_stay_within_the_budget(tmp_path: Path) -> None:
     make_examples(folder, steps=3, count=6)
     (group,) = read_groups([folder])
     assert len(gallery(group).cards) == 6
+    assert len({colour for _, colour in gallery(group).labels}) == 5
     whole = gallery(group).cards[0].bytes
     small = gallery(group, budget=2 * whole + 10)
     assert len(small.cards) == 2

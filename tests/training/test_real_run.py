@@ -109,6 +109,7 @@ def test_two_devices_give_the_losses_and_scores_of_one(tmp_path: Path, finished:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"The report is {tmp_path / 'run' / 'report.html'}\n")
     one, two = metrics(finished), metrics(tmp_path / "run")
     assert [line["step"] for line in two] == [0] * 20 + [1] * 2
     for first, second in zip(one, two, strict=True):

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from PIL import Image
 
+from comastre.data.dataset import palette
 from comastre.report.gather import Example, Examples
 from comastre.report.groups import Entry, Group
 
 BUDGET = 3_000_000
 """Bytes of all pictures of a report, so that a page stays below 5 MB."""
 _IGNORE = 255
+_COLOURS = [channel for colour in (*palette(_IGNORE), (255, 255, 255)) for channel in colour]
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def gallery(group: Group, budget: int = BUDGET) -> Gallery:
             break
         cards.append(card)
     steps = 1 + max((step for entry in shared for step in entry.run.examples.images[0].predictions), default=0)
-    return Gallery(tuple(cards), tuple(shared), first.run.examples.labels, steps, tuple(remarks))
+    class_names = [name for name, _ in first.run.examples.labels]
+    labels = tuple(zip(class_names, palette(len(class_names)), strict=True))
+    return Gallery(tuple(cards), tuple(shared), labels, steps, tuple(remarks))
 
 
 def _names(examples: Examples) -> list[str]:
@@ -96,10 +100,14 @@ def _card(example: Example, of_runs: Sequence[Example]) -> Card:
 
 
 def label_overlay(file: Path) -> str:
-    """A label map that lets the photograph through where there is background, and half where truth is ignored."""
+    """A label map that lets the photograph through where there is background, and half where truth is ignored.
+
+    Colours are ours: some datasets have nearly black ones, which cannot be told apart over a photograph.
+    """
     with Image.open(file) as picture:
-        used = [label for label, count in enumerate(picture.histogram()) if count]
-        opaque = bytes(0 if label == 0 else 140 if label == _IGNORE else 255 for label in range(max(used) + 1))
+        count = 1 + max(label for label, pixels in enumerate(picture.histogram()) if pixels)
+        opaque = bytes(0 if label == 0 else 140 if label == _IGNORE else 255 for label in range(count))
+        picture.putpalette(_COLOURS[: 3 * count])
         content = io.BytesIO()
         picture.save(content, "PNG", optimize=True, transparency=opaque)
     return _data_uri(content.getvalue(), "image/png")
