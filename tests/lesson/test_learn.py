@@ -1,10 +1,12 @@
 """`learn` as a whole on a few images: what it writes, says, refuses, and that it goes on exactly where it stopped."""
 
+import inspect
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -325,6 +327,18 @@ with locked(Path({str(work)!r})):
         assert other.stdout.readline() == b"held\n"
         assert "is in use by" in refused(tiny_bundle, data, tmp_path / "new")
         other.communicate(b"\n")
+
+
+def test_the_example_of_the_docstring_runs(tiny_bundle, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_bundle, "model")
+    root = small.write_folder(tmp_path / "photos", small.samples_with(("heart",), 6), ("heart",))
+    for kind in ("images", "masks"):
+        min((root / kind).iterdir()).rename(root / kind / "first.png")
+    example = inspect.getdoc(comastre.learn).split("Example:\n")[1]
+    exec(textwrap.dedent(example), {})
+    assert "('heart',) {'heart': " in capsys.readouterr().out
+    assert (tmp_path / "new-model" / "model.safetensors").exists()
 
 
 def test_a_lesson_travels_to_other_processes(tiny_bundle, data):

@@ -92,6 +92,13 @@ def learn(
     `iterations`, `minutes` (at most) or `settings` (fields of the configuration, by section) say otherwise. A part of
     the data is held out for scoring, unless `val` is given; on `old_val` forgetting is measured. Training happens in
     the folder `<out>.training`: interrupted, the same call goes on there, unless `fresh`.
+
+    Example:
+        import comastre
+
+        learned = comastre.learn("model", "photos", out="new-model", iterations=2)
+        print(learned.new_classes, learned.scores)
+        learned.model.predict("photos/images/first.png").label_map
     """
     out = Path(out).expanduser()
     settings = settings or {}
@@ -308,6 +315,6 @@ def _with_forgetting(
 def _scoring_title(found: Study) -> str:
     lesson = found.lesson
     if lesson.scoring is None:
-        return f"{len(lesson.held_out)} held-out images"
+        return f"{len(lesson.held_out)} held-out {'image' if len(lesson.held_out) == 1 else 'images'}"
     place = lesson.scoring.file or lesson.scoring.root
     return f"the images for scoring in {place}" if place is not None else str(lesson.scoring)
