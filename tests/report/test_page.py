@@ -76,6 +76,20 @@ def test_a_run_with_one_step_and_one_without_a_step_share_a_page(tmp_path: Path)
     assert Tags(page).open == []
 
 
+def test_a_run_of_stage_1_alone_shows_its_recall(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", (60.0,), method="objectness", setting="joint", examples=False)
+    document = json.loads((folder / "results.json").read_text())
+    document["steps"][0] |= {"per_class": {}, "errors": {}, "task_confusion": []}
+    for scores in document["conventions"].values():
+        scores["steps"][0] |= {"base": None, "all": None}
+    (folder / "results.json").write_text(json.dumps(document))
+    page = page_of(tmp_path, folder, make_run(tmp_path / "other", dataset="shapes"))
+    assert "Shapes, stage 1 alone" in page
+    assert "its average recall is 80.0 %, and 70.0 % with confident proposals alone" in page
+    assert page.count("Did it forget?") == 1 and page.count("Average recall of proposals") == 2
+    assert "ceiling" not in page.partition("<body>")[2]
+
+
 def test_an_old_run_without_examples_or_environment_says_so(tmp_path: Path) -> None:
     page = page_of(tmp_path, make_run(tmp_path / "run", examples=False))
     assert "CoMasTRe has no example pictures: they are recorded at the end of each step" in page

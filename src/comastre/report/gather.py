@@ -20,7 +20,12 @@ from comastre.training.directory import CONFIG, RESULTS
 from comastre.training.environment import ENVIRONMENT
 
 METRICS = "metrics.jsonl"
-METHOD_NAMES = {"comastre": "CoMasTRe", "finetune": "fine-tuning", "joint": "joint training"}
+METHOD_NAMES = {
+    "comastre": "CoMasTRe",
+    "finetune": "fine-tuning",
+    "joint": "joint training",
+    "objectness": "stage 1 alone",
+}
 # Columns of metrics.jsonl that are no loss terms.
 _NOT_TERMS = ("step", "iteration", "learning_rate", "images_per_second")
 
@@ -82,8 +87,14 @@ class Run:
         return self.results.method if self.results else str(self.config.get("method", "comastre"))
 
     @property
+    def proposes_only(self) -> bool:
+        """Whether it learns stage 1 alone, so that there is recall but no class to score."""
+        return self.method == "objectness"
+
+    @property
     def is_joint(self) -> bool:
-        return self.method == "joint" or (self.results is not None and self.results.setting == "joint")
+        joint = self.method == "joint" or (self.results is not None and self.results.setting == "joint")
+        return joint and not self.proposes_only
 
     @property
     def state(self) -> Literal["finished", "running", "stopped"]:

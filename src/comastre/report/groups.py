@@ -100,9 +100,10 @@ def _first_that_differ(*ways: list[str]) -> list[str]:
 def _stream(run: Run) -> tuple[Any, ...]:
     if run.results is not None:
         results = run.results
-        return (*_data(run), results.setting, results.protocol, results.tradition)
+        return (*_data(run), run.proposes_only, results.setting, results.protocol, results.tradition)
     tradition = "protocol" if run.setting("continual", "partition") is None else "partition"
-    return (*_data(run), run.setting("continual", "setting"), run.setting("continual", "protocol"), tradition)
+    setting, protocol = run.setting("continual", "setting"), run.setting("continual", "protocol")
+    return (*_data(run), run.proposes_only, setting, protocol, tradition)
 
 
 def _data(run: Run) -> tuple[Any, ...]:
@@ -120,6 +121,8 @@ def dataset_of(run: Run) -> str:
 def _title(run: Run) -> str:
     dataset = dataset_of(run)
     name = _DATASET_NAMES.get(dataset, dataset)
+    if run.proposes_only:
+        return f"{name}, stage 1 alone"
     if run.is_joint:
         return f"{name}, all classes at once"
     *_, setting, protocol, tradition = _stream(run)

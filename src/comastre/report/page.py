@@ -84,6 +84,7 @@ def _group(group: Group, convention: str, budget: int) -> dict[str, Any]:
         "steps": steps,
         "origin": {name: step.step for step in steps for name in step.new_classes},
         "headline": headline(group, convention),
+        "recognises": any(not entry.run.proposes_only for entry in group.scored),
         "states": [(entry, words) for entry in group.everybody if (words := state_words(entry.run))],
         "tiles": [_tile(entry, convention) for entry in group.scored],
         "score_charts": score_charts(group, convention, paper),

@@ -28,7 +28,13 @@ def headline(group: Group, convention: str) -> list[str]:
     for entry in group.scored:
         found, share = scores(entry, convention), kept(entry, convention)
         first, last = found[0], found[-1]
-        if entry.run.is_joint:
+        if entry.run.proposes_only:
+            recall = results_of(entry).steps[-1].recall
+            said.append(
+                f"{_start(entry)} learns to propose masks, not classes: its average recall is {number(recall.all)} %, "
+                f"and {number(recall.confident)} % with confident proposals alone."
+            )
+        elif entry.run.is_joint:
             said.append(f"{_start(entry)} learned all classes at once: {number(last.all)} mIoU.")
         elif len(found) == 1:
             said.append(
