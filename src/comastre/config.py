@@ -56,6 +56,8 @@ class PixelDecoderConfig(Section):
     """Channels d of all pixel and query embeddings."""
     layers: Annotated[int, Field(ge=0)] = 6
     """Deformable encoder layers over strides 32, 16 and 8."""
+    top_down: bool = False
+    """First add each level, upsampled, to the next finer one, as a feature pyramid does (ours: cheaper than layers)."""
     heads: PositiveInt = 8
     """Attention heads."""
     points: PositiveInt = 4

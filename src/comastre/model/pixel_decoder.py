@@ -50,14 +50,13 @@ class PixelDecoder(nn.Module):
             nn.Sequential(nn.Conv2d(width, config.dim, 1), nn.GroupNorm(_GROUPS, config.dim))
             for width in reversed(channels[1:])
         )
+        self.merges = nn.ModuleList(_smoothing(config.dim) for _ in range(_LEVELS - 1 if config.top_down else 0))
         self.level_embedding = nn.Embedding(_LEVELS, config.dim)
         self.layers = nn.ModuleList(DeformableLayer(config) for _ in range(config.layers))
         self.lateral = nn.Sequential(
             nn.Conv2d(channels[0], config.dim, 1, bias=False), nn.GroupNorm(_GROUPS, config.dim)
         )
-        self.smooth = nn.Sequential(
-            nn.Conv2d(config.dim, config.dim, 3, padding=1, bias=False), nn.GroupNorm(_GROUPS, config.dim)
-        )
+        self.smooth = _smoothing(config.dim)
         self.mask_projection = nn.Conv2d(config.dim, config.dim, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -74,6 +73,10 @@ class PixelDecoder(nn.Module):
             _project(block, feature, mask)
             for block, feature, mask in zip(self.projections, coarse_to_fine, paddings, strict=True)
         ]
+        for level, smooth in enumerate(self.merges, start=1):
+            coarser, mask = maps[level - 1], paddings[level - 1]
+            coarser = coarser if mask is None else coarser.masked_fill(mask[:, None], 0.0)
+            maps[level] = _merge(smooth, maps[level], coarser, paddings[level])
 
         tokens = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)  # (B, S, d)
         positions = torch.cat(
@@ -99,13 +102,22 @@ class PixelDecoder(nn.Module):
 
     def _finest(self, feature: Tensor, fine: Tensor, padding: Tensor | None) -> Tensor:
         """The FPN step: the stride 8 level, upsampled, joins the stride 4 feature."""
-        size = (feature.shape[-2], feature.shape[-1])
-        mask = None if padding is None else _shrink_padding(padding, size)
-        joined = _project(self.lateral, feature, mask)
-        joined = joined + F.interpolate(fine, size=size, mode="bilinear", align_corners=False)
-        if mask is not None:
-            joined = joined.masked_fill(mask[:, None], 0.0)  # what the convolution sees beyond an image that is alone
-        return F.relu(_project(self.smooth, joined, mask), inplace=True)
+        mask = None if padding is None else _shrink_padding(padding, (feature.shape[-2], feature.shape[-1]))
+        return _merge(self.smooth, _project(self.lateral, feature, mask), fine, mask)
+
+
+def _smoothing(dim: int) -> nn.Sequential:
+    """What follows when two levels were added."""
+    return nn.Sequential(nn.Conv2d(dim, dim, 3, padding=1, bias=False), nn.GroupNorm(_GROUPS, dim))
+
+
+def _merge(smooth: nn.Module, maps: Tensor, coarser: Tensor, padding: Tensor | None) -> Tensor:
+    """A level with the next coarser one added to it."""
+    size = (maps.shape[-2], maps.shape[-1])
+    joined = maps + F.interpolate(coarser, size=size, mode="bilinear", align_corners=False)
+    if padding is not None:
+        joined = joined.masked_fill(padding[:, None], 0.0)  # what the convolution sees beyond an image that is alone
+    return F.relu(_project(smooth, joined, padding), inplace=True)
 
 
 def _project(block: nn.Module, maps: Tensor, padding: Tensor | None) -> Tensor:
