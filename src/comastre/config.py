@@ -295,6 +295,8 @@ class DataConfig(Section):
     """Training crop in pixels."""
     scale: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
     """Random rescaling relative to the crop (short side)."""
+    later_scale: tuple[PositiveFloat, PositiveFloat] | None = None
+    """Random rescaling in later steps; by default as in the first."""
     flip: bool = True
     """Random horizontal flip."""
     colour_jitter: bool = True
@@ -339,6 +341,8 @@ class TrainingConfig(Section):
     """Learning rate of later steps."""
     backbone_factor: Weight = 0.1
     """Learning-rate factor of the backbone."""
+    later_backbone_factor: Weight | None = None
+    """Learning-rate factor of the backbone in later steps; by default as in the first."""
     weight_decay: Weight = 0.05
     """AdamW weight decay (none on norms and embeddings)."""
     clip: Weight = 0.01

@@ -8,7 +8,7 @@ from typing import Any
 from comastre.config import LossConfig, RunConfig, Section
 
 # What belongs to the model and its images; where the data lies and which machine trains is nobody else's business.
-_DATA = ("crop", "scale", "flip", "colour_jitter", "masks")
+_DATA = ("crop", "scale", "later_scale", "flip", "colour_jitter", "masks")
 _TRAINING = (
     "iterations",
     "iterations_per_class",
@@ -16,6 +16,7 @@ _TRAINING = (
     "learning_rate",
     "later_learning_rate",
     "backbone_factor",
+    "later_backbone_factor",
     "weight_decay",
     "clip",
     "warmup",

@@ -90,6 +90,14 @@ def test_order_and_pixels_follow_seed_and_step(shapes, tasks):
     assert order(-3, tasks[0]) != order(3, tasks[0])
 
 
+def test_later_steps_may_have_another_scale(shapes, tasks):
+    usual = run_config()
+    other = usual.model_copy(update={"data": usual.data.model_copy(update={"later_scale": (1.5, 1.6)})})
+    for task in tasks[:2]:
+        first, second = (TrainingStream(shapes, task, config)[0][0].images for config in (usual, other))
+        assert torch.equal(first, second) == (task.step == 0)
+
+
 def test_one_image_is_augmented_differently_each_time(shapes, tasks):
     single = type(tasks[0])(0, (1,), (), (), (4,))
     batches = training_batches(shapes, single, run_config(), stop=2)

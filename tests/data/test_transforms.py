@@ -41,6 +41,9 @@ def augmented(image, labels, options, seed):
 def test_options_are_those_of_the_data_section():
     config = DataConfig(crop=48, scale=(0.9, 1.1), flip=False, colour_jitter=True)
     assert Augmentation.of(config) == Augmentation(48, (0.9, 1.1), False, True)
+    assert Augmentation.of(config, step=1) == Augmentation.of(config)
+    later = config.model_copy(update={"later_scale": (0.5, 2.0)})
+    assert [Augmentation.of(later, step).scale for step in range(3)] == [(0.9, 1.1), (0.5, 2.0), (0.5, 2.0)]
 
 
 def test_nothing_switched_on_changes_nothing():

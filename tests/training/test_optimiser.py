@@ -59,6 +59,14 @@ def test_base_rates_of_first_and_later_steps():
     )
 
 
+def test_the_backbone_may_learn_more_slowly_in_later_steps():
+    config = TrainingConfig(backbone_factor=1.0, later_backbone_factor=0.1)
+    factors = [{group["scale"] for group in build_optimiser(Model(), config, step).param_groups} for step in (0, 1, 2)]
+    assert factors == [{1.0}, {0.1, 1.0}, {0.1, 1.0}]
+    usual = TrainingConfig(backbone_factor=0.3)
+    assert {group["scale"] for group in build_optimiser(Model(), usual, 1).param_groups} == {0.3, 1.0}
+
+
 def test_setting_the_rate_keeps_the_groups_shares():
     optimiser = build_optimiser(Model(), TrainingConfig(), 0)
     set_learning_rate(optimiser, 2.0)

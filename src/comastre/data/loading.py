@@ -90,7 +90,7 @@ class TrainingStream(Dataset[tuple[Batch, ...] | UserError]):
         self.accumulate = config.training.accumulate
         self.rows_per_part = self.global_batch // parts
         self.by_instance = config.data.masks == "instance"
-        self.augmentation = Augmentation.of(config.data)
+        self.augmentation = Augmentation.of(config.data, task.step)
         self.lookup = task.training_lookup()
 
     def indices_for(self, iteration: int) -> list[int]:

@@ -32,8 +32,9 @@ class Augmentation:
     colour_jitter: bool
 
     @classmethod
-    def of(cls, config: DataConfig) -> Augmentation:
-        return cls(config.crop, config.scale, config.flip, config.colour_jitter)
+    def of(cls, config: DataConfig, step: int = 0) -> Augmentation:
+        scale = config.later_scale if step > 0 and config.later_scale else config.scale
+        return cls(config.crop, scale, config.flip, config.colour_jitter)
 
 
 @contextmanager

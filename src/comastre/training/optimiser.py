@@ -57,7 +57,9 @@ def _is_decayed(module: nn.Module, name: str) -> bool:
 def build_optimiser(model: nn.Module, config: TrainingConfig, step: int) -> AdamW:
     """AdamW over all trainable parameters, at the step's base learning rate."""
     rate = config.learning_rate if step == 0 else config.later_learning_rate
-    groups = parameter_groups(model, config.weight_decay, config.backbone_factor)
+    later = config.later_backbone_factor
+    factor = config.backbone_factor if step == 0 or later is None else later
+    groups = parameter_groups(model, config.weight_decay, factor)
     # One kernel for all parameters: a small model's step would otherwise be mostly Python.
     optimiser = AdamW(groups, lr=rate, fused=True)
     set_learning_rate(optimiser, rate)
