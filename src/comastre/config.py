@@ -210,12 +210,20 @@ class DistillationConfig(Section):
     """Old objectness from which an unmatched proposal counts as an old object."""
     all_layers: bool = False
     """Distil objectness at every decoder layer, not only the last."""
+    from_init: bool = True
+    """With `init`, distil the objectness of that model in the first step, too (paper Table 4)."""
 
     @classmethod
     def none(cls) -> DistillationConfig:
         """Plain fine-tuning: nothing of the old model is kept."""
         return cls(
-            score=False, mask=False, position=False, unmatched_classes=False, matched_classes=False, auxiliary=False
+            score=False,
+            mask=False,
+            position=False,
+            unmatched_classes=False,
+            matched_classes=False,
+            auxiliary=False,
+            from_init=False,
         )
 
 

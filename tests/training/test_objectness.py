@@ -165,9 +165,14 @@ def test_resuming_neither_needs_nor_reads_it(pretrained: Path, tmp_path: Path):
     with pytest.raises(Interrupted):
         run(config, tmp_path / "run", parts=replace(default_parts(), batches=interrupted))
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    # Objectness is distilled from where it started; there are no old classes.
+    assert {"score_kd", "mask_kd_bce", "mask_kd_dice", "position_kd"} <= set(first)
+    assert not {"unmatched_class_kd", "matched_class_kd", "auxiliary"} & set(first)
     name = "mask_decoder.query_features.weight"
     given, after = load_file(theirs / "steps" / "00" / "model.safetensors")[name], load_file(saved)[f"model/{name}"]
     assert torch.allclose(given, after, atol=1e-3)  # one iteration away from where it started
+    assert torch.equal(given, load_file(saved)[f"old_model/{name}"])
     shutil.rmtree(theirs)
     assert len(run(config, tmp_path / "run").steps) == 1
     with pytest.raises(UserError, match=rf"init: {theirs} -> None"):

@@ -89,10 +89,11 @@ class Switches:
         kept, negatives = config.distillation, config.classification
         remembers = later and with_old_model
         wanted = {
-            "score_kd": remembers and kept.score,
-            "mask_kd_bce": remembers and kept.mask,
-            "mask_kd_dice": remembers and kept.mask,
-            "position_kd": remembers and kept.position,
+            # Objectness has no classes, so the first task may have an old model, too: the one that it started from.
+            "score_kd": with_old_model and kept.score,
+            "mask_kd_bce": with_old_model and kept.mask,
+            "mask_kd_dice": with_old_model and kept.mask,
+            "position_kd": with_old_model and kept.position,
             "unmatched_class_kd": remembers and kept.unmatched_classes,
             # The negatives take its place (SPEC section 9).
             "matched_class_kd": remembers and kept.matched_classes and not negatives.negatives_for_old,

@@ -117,6 +117,8 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     model = method.begin(task, model).to(fabric.device)
                     if task.step == 0:
                         start_from(model, config.init)
+                        if method.old_model is not None:
+                            start_from(method.old_model.to(fabric.device), config.init)
                     _seed(config.seed, task.step, 1 + team.rank)
                 position = _learn(session, task, model, parts, training_set, saved, position, results)
                 with stop.at_once(session.how_to_continue(position)):

@@ -29,7 +29,10 @@ class TwoStageMethod:
     def begin(self, task: Task, previous: Segmenter | None) -> Segmenter:
         """The model that learns `task`: built for the first, grown from the last step's for later ones."""
         if previous is None:
-            return build_segmenter(self.model_config, [len(task.new_classes)])
+            model = build_segmenter(self.model_config, [len(task.new_classes)])
+            if self.config.init is not None and self.loss.distillation.from_init:
+                self.old_model = _frozen_copy(model)  # gets the weights of `init` when the model does
+            return model
         if self.keeps_old_model:
             self.old_model = _frozen_copy(previous)
         previous.add_task(len(task.new_classes))
