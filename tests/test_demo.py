@@ -10,6 +10,7 @@ from rich.console import Console
 from comastre.demo import CONVENTION, PAPER, contenders, demo, meaning
 from comastre.evaluation.results import Results
 from comastre.evaluation.scores import CONVENTIONS, Miou
+from comastre.settings import differences
 
 SHORT = {
     "data": {"train_images": 60, "val_images": 6},
@@ -63,11 +64,20 @@ def test_paper_run_has_the_papers_switches_and_the_demos_schedule(tmp_path: Path
     assert not paper.config.model.class_decoder.masked_attention
     assert paper.config.model.inference.alpha == 0.8
     assert paper.config.matching.objectness_cost == 0
-    assert not paper.config.classification.negatives_for_new and not paper.config.classification.negatives_for_old
+    assert not any(getattr(paper.config.classification, ours) for ours in ("negatives_for_new", "negatives_for_old"))
+    assert not paper.config.classification.across_tasks
     assert paper.config.weights.score_kd == paper.config.weights.mask_kd == 1
     assert paper.config.seed == ours.config.seed == 3
     assert paper.config.training == ours.config.training
     assert set(PAPER) == {"model", "matching", "classification", "weights"}
+
+
+def test_fine_tuning_differs_in_what_remembers_only(tmp_path: Path) -> None:
+    ours, plain = contenders(tmp_path, {"seed": 3}, paper=False)
+    assert differences(ours.config, plain.config) == [
+        "method: comastre -> finetune",
+        "training.later_backbone_factor: 0.1 -> None",
+    ]
 
 
 def test_meaning_is_computed_from_the_scores(shown: tuple[list[Results], str, Path]) -> None:

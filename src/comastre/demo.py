@@ -52,7 +52,8 @@ class Contender:
 def contenders(out: Path, changes: Mapping[str, Any], paper: bool) -> list[Contender]:
     """CoMasTRe and plain fine-tuning from the same base model; on demand CoMasTRe with the paper's switches."""
     ours = load_config("demo", changes)
-    plain = load_config("demo", merge(changes, {"method": "finetune"}))
+    # Plain: a slower backbone in later steps is one of our ways to remember.
+    plain = load_config("demo", merge(changes, {"method": "finetune", "training": {"later_backbone_factor": None}}))
     rows = [
         Contender("CoMasTRe", ours, out / "comastre"),
         Contender("fine-tuning", plain, out / "finetune", base=out / "comastre"),
