@@ -86,7 +86,7 @@ def test_it_says_what_it_understood_before_it_trains(lesson):
     assert "old class     star: " in understood and "learned from" in understood
     assert "not labelled  disk, ring: kept as the old model sees them" in understood
     assert "every pixel without one of these labels" in understood
-    assert "3 iterations of 2 images at 64 x 64 pixels" in said and "learning rate 0.0015" in said
+    assert "3 iterations of 2 images at 64 x 64 pixels" in said and "learning rate 0.003" in said
 
 
 def test_scores_are_of_labelled_classes_only_and_forgetting_is_reported(lesson):
@@ -191,7 +191,7 @@ def test_minutes_decide_the_schedule_once(tiny_bundle, data, tmp_path):
     text = "\n".join(said)
     # Nine seconds, of which the scoring takes some: three or four iterations of two seconds.
     assert "3 iterations of 2 images" in text or "4 iterations of 2 images" in text
-    assert "too few for the 2" in text and "which need --minutes" in text
+    assert "too few for the 600 iterations" in text and "which need --minutes" in text
     config = (workplace.workplace(learned.path) / "config.yaml").read_text()
     assert "iterations_per_class: 3" in config or "iterations_per_class: 4" in config
 

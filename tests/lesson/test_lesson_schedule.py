@@ -69,8 +69,9 @@ def test_more_images_and_more_classes_take_more_iterations_up_to_the_models_own(
 
 def test_few_images_are_varied_more_and_never_less_than_before():
     few = choose(TINY, {}, amounts(), FOLDER, {}).data
-    assert few.colour_jitter and few.scale == (0.8, 1.25)
-    recorded = recipe_of(load_config("shapes-6-2", {"data": {"scale": [0.5, 1.1]}}))
+    assert few.colour_jitter and few.scale == (0.8, 1.8)  # as later steps of shapes-6-2
+    assert choose(TINY, {}, amounts(old=0), FOLDER, {}).data.scale == (0.8, 1.25)
+    recorded = recipe_of(load_config("shapes-6-2", {"data": {"scale": [0.5, 1.1], "later_scale": None}}))
     assert choose(TINY, recorded, amounts(), FOLDER, {}).data.scale == (0.5, 1.25)
     many = choose(TINY, recorded, amounts(images=5000), FOLDER, {}).data
     assert many.scale == (0.5, 1.1) and not many.colour_jitter

@@ -145,7 +145,7 @@ def _varied(config: RunConfig, amounts: Amounts) -> dict[str, Any]:
     """More variety where there are few images; what the model was trained with where that varied more."""
     if amounts.images >= FEW_IMAGES:
         return {}
-    smallest, largest = config.data.later_scale or config.data.scale
+    smallest, largest = (None if amounts.first else config.data.later_scale) or config.data.scale
     scale = (min(smallest, VARIED_SCALE[0]), max(largest, VARIED_SCALE[1]))
     return {"colour_jitter": True, "scale": scale, "later_scale": None}
 
