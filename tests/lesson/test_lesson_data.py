@@ -10,7 +10,7 @@ from comastre.data.files import FileDataset
 from comastre.data.shapes import Shapes
 from comastre.data.sources import parse_source
 from comastre.errors import UserError
-from comastre.lesson.data import hold_out, relabel, training_part, typical_size
+from comastre.lesson.data import hold_out, relabel, to_train_on, training_part, typical_size
 from comastre.lesson.study import Flags, study
 
 NO_FLAGS = Flags({}, (), ())
@@ -88,6 +88,19 @@ def test_a_class_with_few_images_needs_them_all(count, held_out):
     assert len(hold_out(names, [frozenset({1})] * count, {1})) == held_out
 
 
+def test_images_that_show_nothing_are_scored_and_trained_on_but_never_the_larger_part():
+    names = [f"image-{index}" for index in range(60)]
+    presence = [frozenset({1})] * 20 + [frozenset()] * 40
+    held_out = hold_out(names, presence, {1})
+    assert [sum(index < 20 for index in held_out), sum(index >= 20 for index in held_out)] == [3, 6]
+    images = to_train_on(names, presence, held_out)
+    assert [sum(index < 20 for index in images), sum(index >= 20 for index in images)] == [17, 17]
+    assert not set(images) & set(held_out)
+    assert len(to_train_on(names[:25], presence[:25], ())) == 25
+    # Where no class can spare an image for scoring, neither do those that show nothing.
+    assert hold_out(names[16:], presence[16:], {1}) == ()
+
+
 def test_a_lesson_knows_what_to_train_on_and_what_to_score(tmp_path):
     samples = small.samples_with(("heart",), 20)
     empty = small.samples_with(("bolt",), 3, "val")
@@ -96,7 +109,8 @@ def test_a_lesson_knows_what_to_train_on_and_what_to_score(tmp_path):
     masks = [mask for mask in small.masks_of([*samples, *empty], ("heart",)) if mask.any()]
     assert found.total == 23 and found.shown == {"heart": len(masks)}
     assert len(found.lesson.held_out) == 3
-    assert len(found.lesson.images) == found.amounts.images == len(masks) - 3
+    assert found.empty == 23 - len(masks) > 0  # so few that all of them are for training
+    assert len(found.lesson.images) == found.amounts.images == 20
     assert not set(found.lesson.images) & set(found.lesson.held_out)
     training, scoring = found.lesson.data(None)
     assert len(training) == 23 and len(scoring) == 3

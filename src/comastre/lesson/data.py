@@ -109,9 +109,10 @@ def hold_out(
     """Images to keep for scoring: of every class `wanted` a share, but none of a class with too few images.
 
     Their names decide which, so that the same data always gives the same ones; a class keeps most of its images for
-    training whatever other classes they show.
+    training whatever other classes they show. Of images that show nothing a share, too: what is mistaken for a new
+    class shows there.
     """
-    order = sorted(range(len(names)), key=lambda index: hashlib.sha256(names[index].encode()).digest())
+    order = _shuffled(names)
     totals = Counter(label for classes in presence for label in classes if label in wanted)
     quota = {label: _quota(total, share) for label, total in totals.items()}
     taken: Counter[int] = Counter()
@@ -125,7 +126,24 @@ def hold_out(
             if label in shown and index not in chosen and all(taken[each] < 2 * quota[each] for each in shown):
                 chosen.append(index)
                 taken.update(shown)
-    return tuple(sorted(chosen))
+    empty = [index for index in order if not presence[index]] if chosen else []
+    return tuple(sorted([*chosen, *empty[: _quota(len(empty), share)]]))
+
+
+def to_train_on(names: Sequence[str], presence: Sequence[Collection[int]], held_out: Collection[int]) -> tuple[int, ...]:
+    """The other images: all that show a class, and of those that show nothing at most as many.
+
+    An image without a label shows what is none of the new classes; too many would leave no time for those that are.
+    """
+    left = [index for index in _shuffled(names) if index not in set(held_out)]
+    labelled = [index for index in left if presence[index]]
+    empty = [index for index in left if not presence[index]]
+    return tuple(sorted([*labelled, *empty[: len(labelled)]]))
+
+
+def _shuffled(names: Sequence[str]) -> list[int]:
+    """An order that the names alone decide."""
+    return sorted(range(len(names)), key=lambda index: hashlib.sha256(names[index].encode()).digest())
 
 
 def _quota(total: int, share: float) -> int:

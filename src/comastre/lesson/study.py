@@ -11,7 +11,7 @@ from comastre.class_table import ClassTable
 from comastre.data.dataset import IGNORE, SegmentationDataset
 from comastre.data.sources import DataSource, has_own_validation, parse_source
 from comastre.errors import UserError
-from comastre.lesson.data import hold_out, image_names, scoring_part, training_part, typical_size
+from comastre.lesson.data import hold_out, image_names, scoring_part, to_train_on, training_part, typical_size
 from comastre.lesson.names import Meaning, known_labels, understand
 from comastre.lesson.parts import Lesson
 from comastre.lesson.schedule import Amounts
@@ -50,7 +50,9 @@ class Study:
     lesson: Lesson
     amounts: Amounts
     total: int
-    """Images of the data, those included that show none of the classes."""
+    """Images of the data."""
+    empty: int
+    """Images that show none of the classes."""
     shown: Counter[str]
     """Images of each labelled class."""
     held_out: Counter[str]
@@ -93,8 +95,7 @@ def study(
     new_labels = range(len(old_names) + 1, len(meaning.names) + 1)
     names = image_names(dataset)
     held_out = hold_out(names, translated, new_labels, share) if scoring is None else ()
-    # Images that show none of the classes have nothing to teach.
-    images = tuple(i for i, classes in enumerate(translated) if classes and i not in set(held_out))
+    images = to_train_on(names, translated, held_out)
     labels, scored = meaning.labels, meaning.labelled
     if scoring is not None and scored_data is not None:
         labels, scored = _scorable(
@@ -121,6 +122,7 @@ def study(
     return Study(
         lesson=lesson,
         total=len(dataset),
+        empty=sum(not classes for classes in translated),
         amounts=Amounts(len(images), len(meaning.old), len(meaning.new), short_side, one_size),
         shown=_count(meaning, translated, range(len(translated))),
         held_out=_count(meaning, translated, held_out),

@@ -17,13 +17,16 @@ def understood(found: Study, start: str) -> str:
     """Old and new classes, images per class, and what counts as unlabelled; `start` is where learning starts from."""
     lesson, meaning = found.lesson, found.lesson.meaning
     images = {name: _images(found.shown[name], found.held_out[name]) for name in meaning.names}
-    empty = found.total - found.amounts.images - len(lesson.held_out)
     rows = [("model", start)]
     rows += [("knows", _listed(meaning.old))] if meaning.old else []
-    rows += [("data", f"{lesson.title}: {found.total} images" + (f", {empty} without any label" if empty else ""))]
+    rows += [("data", f"{lesson.title}: {found.total} images")]
     rows += [("new class", f"{name}: {images[name]}") for name in meaning.new]
     used = "labelled here too, so learned from"
     rows += [("old class", f"{name}: {images[name]}, {used}") for name in meaning.old if name in meaning.annotated]
+    if found.empty:
+        unused = found.total - found.amounts.images - len(lesson.held_out)
+        enough = f", {unused} of them not used: as many as show a class are enough" if unused else ""
+        rows.append(("no label", f"{found.empty} images, which show what is none of the classes{enough}"))
     silent = [name for name in meaning.old if name not in meaning.annotated]
     if silent:
         rows.append(("not labelled", f"{_listed(silent)}: kept as the old model sees them"))
