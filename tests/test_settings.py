@@ -23,6 +23,7 @@ PAPER_PRESETS = {
     "voc-19-1", "voc-15-5", "voc-15-1", "voc-10-1", "voc-joint",
     "ade20k-100-50", "ade20k-100-10", "ade20k-100-5", "ade20k-50-50", "ade20k-joint",
 }  # fmt: skip
+CPU_PRESETS = {"voc-19-1-cpu", "voc-15-5-cpu", "voc-15-1-cpu"}
 
 
 def write(path: Path, text: str) -> Path:
@@ -31,7 +32,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_all_presets_are_there_and_say_what_they_are_and_need() -> None:
-    assert set(preset_names()) == PAPER_PRESETS | {
+    assert set(preset_names()) == PAPER_PRESETS | CPU_PRESETS | {
         "coco-objectness",
         "demo",
         "shapes-6-2",
@@ -44,7 +45,7 @@ def test_all_presets_are_there_and_say_what_they_are_and_need() -> None:
 @pytest.mark.parametrize("name", [name for name in preset_names() if name != "coco-objectness"])
 def test_every_preset_validates_and_its_name_says_its_setting(name: str) -> None:
     config = load_config(name)
-    dataset, _, setting = ("shapes-6-2" if name == "demo" else name).partition("-")
+    dataset, _, setting = ("shapes-6-2" if name == "demo" else name.removesuffix("-cpu")).partition("-")
     assert (config.data.dataset, config.continual.setting) == (dataset, setting)
     assert config.method == ("joint" if setting == "joint" else "comastre")
     assert validate(config.model_dump(mode="json"), name) == config

@@ -11,9 +11,11 @@ from typing import Any, get_args
 from comastre import bundle
 from comastre.api import Model, locate
 from comastre.class_table import ClassTable
-from comastre.config import ModelConfig
+from comastre.config import ModelConfig, merge
 from comastre.errors import UserError
+from comastre.lesson.schedule import PRESET_OF
 from comastre.model.segmenter import Segmenter
+from comastre.settings import read_settings
 
 NEW = "new:"
 
@@ -75,11 +77,15 @@ def _new(size: str, weights: str | None) -> Student:
         weights = str(Path(str(weights)).expanduser().absolute())
         if not Path(weights).is_file():
             raise UserError(f"--backbone-weights: there is no file {weights}; give a weights file, 'hub' or 'none'")
-    config = ModelConfig.model_validate({"size": size, **({"backbone": {"weights": weights}} if weights else {})})
-    if config.backbone.weights != "none":
-        # A few dozen images say too little for statistics that are better than those of the pretraining.
-        frozen = config.backbone.model_copy(update={"frozen_batch_norm": True})
-        config = config.model_copy(update={"backbone": frozen})
+    preset = PRESET_OF.get(size)
+    usual = read_settings(preset)["model"] if preset is not None else {}
+    given = {"size": size, **({"backbone": {"weights": weights}} if weights else {})}
+    config = ModelConfig.model_validate(merge(usual, given))
+    # A few dozen images say too little for statistics that are better than those of a pretraining; without one, nothing
+    # may stand still.
+    pretrained = config.backbone.weights != "none"
+    standing = {"frozen_batch_norm": pretrained, "frozen_stride": config.backbone.frozen_stride if pretrained else 0}
+    config = config.model_copy(update={"backbone": config.backbone.model_copy(update=standing)})
     origin = {
         "hub": "pretrained weights from the hub",
         "none": "random weights" + ("" if weights else ", as models of this size are trained from nothing"),
