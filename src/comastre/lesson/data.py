@@ -130,7 +130,9 @@ def hold_out(
     return tuple(sorted([*chosen, *empty[: _quota(len(empty), share)]]))
 
 
-def to_train_on(names: Sequence[str], presence: Sequence[Collection[int]], held_out: Collection[int]) -> tuple[int, ...]:
+def to_train_on(
+    names: Sequence[str], presence: Sequence[Collection[int]], held_out: Collection[int]
+) -> tuple[int, ...]:
     """The other images: all that show a class, and of those that show nothing at most as many.
 
     An image without a label shows what is none of the new classes; too many would leave no time for those that are.
