@@ -86,7 +86,7 @@ def test_it_says_what_it_understood_before_it_trains(lesson):
     assert "old class     star: " in understood and "learned from" in understood
     assert "not labelled  disk, ring: kept as the old model sees them" in understood
     assert "every pixel without one of these labels" in understood
-    assert "3 iterations of 2 images at 64 x 64 pixels" in said and "learning rate 0.003" in said
+    assert "3 iterations of 2 images at 64 x 64 pixels" in said and "learning rate 0.001" in said
 
 
 def test_scores_are_of_labelled_classes_only_and_forgetting_is_reported(lesson):

@@ -26,7 +26,7 @@ def amounts(images=60, old=6, new=1, short_side=64, one_size=True):
 def test_a_model_is_taught_as_it_was_trained():
     changes = {
         "weights": {"mask_kd": 7.0},
-        "training": {"later_learning_rate": 4e-4, "clip": 0.7},
+        "training": {"learning_rate": 2e-3, "later_learning_rate": 4e-4, "clip": 0.7},
         "data": {"crop": 96},
     }
     recorded = recipe_of(load_config("shapes-6-2", changes))
@@ -77,6 +77,18 @@ def test_few_images_are_varied_more_and_never_less_than_before():
     many = choose(TINY, recorded, amounts(images=5000), FOLDER, {}).data
     assert many.scale == (0.5, 1.1) and not many.colour_jitter
     assert not choose(TINY, {}, amounts(), FOLDER, {"data": {"colour_jitter": False}}).data.colour_jitter
+
+
+def test_few_images_are_learned_from_more_slowly():
+    def rate(images, changes):
+        recorded = recipe_of(load_config("shapes-6-2", {"training": changes}))
+        return choose(TINY, recorded, amounts(images), FOLDER, {}).training.later_learning_rate
+
+    as_fast = {"learning_rate": 3e-3, "later_learning_rate": 3e-3}
+    assert rate(60, as_fast) == pytest.approx(1e-3) and rate(500, as_fast) == 3e-3
+    assert rate(60, as_fast | {"later_learning_rate": 5e-4}) == 5e-4
+    asked = choose(TINY, {}, amounts(), FOLDER, {"training": {"later_learning_rate": 3e-3}})
+    assert asked.training.later_learning_rate == 3e-3
 
 
 def test_a_batch_is_no_larger_than_a_few_images_need():
