@@ -46,7 +46,7 @@ def test_a_bundle_that_says_nothing_gets_what_suits_its_size():
     assert choose(TINY, {}, amounts(), FOLDER, {}).data.crop == 64
     small = choose(SMALL, {}, amounts(short_side=375), FOLDER, {})
     assert small.data.crop == 224 and not small.classification.negatives_for_old
-    large = choose(ModelConfig(), {}, amounts(short_side=375), FOLDER, {})
+    large = choose(ModelConfig(), {}, amounts(500, short_side=375), FOLDER, {})
     assert large.data.crop == 512 and large.training.later_learning_rate == 5e-5
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from comastre.config import RunConfig
 from comastre.console import table
-from comastre.lesson.data import ENOUGH_TO_SPARE
+from comastre.lesson.data import EMPTY_SHARE, ENOUGH_TO_SPARE
 from comastre.lesson.parts import mean_score
 from comastre.lesson.schedule import Amounts, total_iterations
 from comastre.lesson.study import Study
@@ -25,7 +25,7 @@ def understood(found: Study, start: str) -> str:
     rows += [("old class", f"{name}: {images[name]}, {used}") for name in meaning.old if name in meaning.annotated]
     if found.empty:
         unused = found.total - found.amounts.images - len(lesson.held_out)
-        enough = f", {unused} of them not used: as many as show a class are enough" if unused else ""
+        enough = f", {unused} of them not used: {EMPTY_SHARE} for each that shows one are enough" if unused else ""
         rows.append(("no label", f"{found.empty} images, which show what is none of the classes{enough}"))
     silent = [name for name in meaning.old if name not in meaning.annotated]
     if silent:
