@@ -208,6 +208,8 @@ class DistillationConfig(Section):
     """Strength of the objectness re-weighting of Eq. 4 and 5."""
     alpha: Share = 0.8
     """Old objectness from which an unmatched proposal counts as an old object."""
+    spare_labelled: bool = False
+    """Distil nothing from old proposals that lie on a labelled object: they take it for something else (ours)."""
     all_layers: bool = False
     """Distil objectness at every decoder layer, not only the last."""
     from_init: bool = True

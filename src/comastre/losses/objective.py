@@ -87,6 +87,8 @@ def _distil_objectness(step: Step, old: Learner) -> dict[str, Tensor]:
     old_layers = old.stage_one.layers
     new_layers = step.new.stage_one.layers[-len(old_layers) :]
     unmatched = ~step.assignment.matched[-len(old_layers) :]  # (K, B, N)
+    if step.spared is not None:
+        unmatched = unmatched & ~step.spared
     sums: dict[str, Tensor] = {}
     for new_layer, old_layer, rows in zip(new_layers, old_layers, unmatched, strict=True):
         for name, value in _distil_layer(step, new_layer, old_layer, rows).items():

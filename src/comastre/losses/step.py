@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from comastre.config import LossConfig
-from comastre.losses.matching import Assignment, assign, matching_costs
+from comastre.losses.matching import Assignment, assign, matching_costs, on_labelled
 from comastre.losses.objectness import objectness_normaliser
 from comastre.losses.points import PointCounts, PointSource
 from comastre.losses.reduce import average_over_processes
@@ -62,6 +62,8 @@ class Step:
     assignment: Assignment
     old_objects: Rows
     """Unmatched queries that the old model is sure of."""
+    spared: Tensor | None
+    """(B, N) bool: queries from which nothing is distilled; None: nobody."""
     candidates: Tensor
     """(B, C, 2) points of which a mask loss keeps the most uncertain."""
     uniform: Tensor
@@ -99,9 +101,14 @@ def prepare(
         with torch.no_grad():
             old = Learner(old_model, old_model.propose(images, padding, every_layer=config.distillation.all_layers))
 
-    costs = matching_costs(new.stage_one.layers, targets, points.draw(config.matching.points), config.matching)
+    places = points.draw(config.matching.points)
+    costs = matching_costs(new.stage_one.layers, targets, places, config.matching)
     # The old scores travel with the costs: one copy to the host for the whole step.
     old_scores = None if old is None else old.stage_one.final.objectness_logits.sigmoid()
+    spared = None
+    if old is not None and old_scores is not None and config.distillation.spare_labelled:
+        spared = on_labelled(old.stage_one.final, targets, places)
+        old_scores = old_scores.masked_fill(spared, 0.0)
     assignment = assign(costs, targets, old_scores)
     old_objects = _find_old_objects(assignment, config.distillation.alpha if switches.old_objects else None)
     counts = PointCounts.of(config.masks)
@@ -111,6 +118,7 @@ def prepare(
         targets=targets,
         assignment=assignment,
         old_objects=old_objects,
+        spared=spared,
         candidates=points.draw(counts.candidates),
         uniform=points.draw(counts.uniform),
         normalisers=_normalise(assignment, targets, old_objects, config.weights.no_object),
