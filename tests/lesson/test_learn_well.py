@@ -50,7 +50,7 @@ def test_a_new_class_is_learned_and_old_ones_are_kept(base, tmp_path, kind):
 
     images = sorted((mixed / "images").iterdir())[:4]
     dispatch(["predict", str(tmp_path / "new"), *map(str, images), "--out", str(tmp_path / "seen")])
-    assert (tmp_path / "seen" / f"{images[0].stem}.png").exists()
+    assert (tmp_path / "seen" / f"{images[0].stem}.labels.png").exists()
     dispatch(["eval", str(tmp_path / "new"), "--data", str(mixed), "--out", str(tmp_path / "scores.json")])
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert new in json.dumps(scores)
