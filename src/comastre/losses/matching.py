@@ -56,9 +56,10 @@ def matching_costs(layers: Sequence[Proposals], targets: Targets, points: Tensor
 @torch.no_grad()
 def on_labelled(proposals: Proposals, targets: Targets, points: Tensor) -> Tensor:
     """Which masks (B, N) lie on ground truth by more than half of their area, on points (B, P, 2) of the image."""
-    inside = (sample_at(proposals.mask_logits, points) > 0).float()  # (B, N, P)
-    labelled = (sample_at(targets.masks, points) > 0.5).any(dim=1).float()  # (B, P)
-    return torch.einsum("bnp,bp->bn", inside, labelled) > 0.5 * inside.sum(-1)
+    inside = sample_at(proposals.mask_logits, points) > 0  # (B, N, P)
+    labelled = (sample_at(targets.masks, points) > 0.5).any(dim=1)  # (B, P)
+    # Counts, which are exact under autocast, too.
+    return 2 * (inside & labelled[:, None]).sum(-1) > inside.sum(-1)
 
 
 @dataclass(frozen=True)

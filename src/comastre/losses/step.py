@@ -104,11 +104,12 @@ def prepare(
     places = points.draw(config.matching.points)
     costs = matching_costs(new.stage_one.layers, targets, places, config.matching)
     # The old scores travel with the costs: one copy to the host for the whole step.
-    old_scores = None if old is None else old.stage_one.final.objectness_logits.sigmoid()
-    spared = None
-    if old is not None and old_scores is not None and config.distillation.spare_labelled:
-        spared = on_labelled(old.stage_one.final, targets, places)
-        old_scores = old_scores.masked_fill(spared, 0.0)
+    old_scores = spared = None
+    if old is not None:
+        old_scores = old.stage_one.final.objectness_logits.sigmoid()
+        if config.distillation.spare_labelled:
+            spared = on_labelled(old.stage_one.final, targets, places)
+            old_scores = old_scores.masked_fill(spared, 0.0)
     assignment = assign(costs, targets, old_scores)
     old_objects = _find_old_objects(assignment, config.distillation.alpha if switches.old_objects else None)
     counts = PointCounts.of(config.masks)
