@@ -91,6 +91,16 @@ def test_few_images_are_learned_from_more_slowly():
     assert asked.training.later_learning_rate == 3e-3
 
 
+def test_old_objects_teach_what_a_new_class_is_not():
+    def negatives(model, old=6, changes=None):
+        return choose(model, {}, amounts(old=old, short_side=375), FOLDER, changes or {}).classification
+
+    assert negatives(SMALL).negatives_for_new and negatives(ModelConfig()).negatives_for_new
+    assert not negatives(SMALL, changes={"classification": {"negatives_for_new": False}}).negatives_for_new
+    assert not negatives(ModelConfig(), old=0).negatives_for_new  # nothing is old
+    assert negatives(TINY).across_tasks and not negatives(TINY).negatives_for_new  # these compete already
+
+
 def test_a_batch_is_no_larger_than_a_few_images_need():
     assert choose(TINY, {}, amounts(images=60), FOLDER, {}).training.batch_size == 16
     assert choose(TINY, {}, amounts(images=7), FOLDER, {}).training.batch_size == 7
