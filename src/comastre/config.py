@@ -307,6 +307,8 @@ class DataConfig(Section):
     """Random rescaling relative to the crop (short side)."""
     later_scale: tuple[PositiveFloat, PositiveFloat] | None = None
     """Random rescaling in later steps; by default as in the first."""
+    later_beside: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of later steps' crops that are taken beside the labelled objects, where there is room (ours)."""
     flip: bool = True
     """Random horizontal flip."""
     colour_jitter: bool = True

@@ -8,7 +8,7 @@ from typing import Any
 from comastre.config import LossConfig, RunConfig, Section
 
 # What belongs to the model and its images; where the data lies and which machine trains is nobody else's business.
-_DATA = ("crop", "scale", "later_scale", "flip", "colour_jitter", "masks")
+_DATA = ("crop", "scale", "later_scale", "later_beside", "flip", "colour_jitter", "masks")
 _TRAINING = (
     "iterations",
     "iterations_per_class",

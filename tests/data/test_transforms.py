@@ -14,7 +14,9 @@ from comastre.data.dataset import Sample
 from comastre.data.images import read_image
 from comastre.data.transforms import (
     Augmentation,
+    Window,
     augment,
+    beside,
     draw_short_side,
     instance_targets,
     seeded,
@@ -44,6 +46,8 @@ def test_options_are_those_of_the_data_section():
     assert Augmentation.of(config, step=1) == Augmentation.of(config)
     later = config.model_copy(update={"later_scale": (0.5, 2.0)})
     assert [Augmentation.of(later, step).scale for step in range(3)] == [(0.9, 1.1), (0.5, 2.0), (0.5, 2.0)]
+    later = config.model_copy(update={"later_beside": 0.5})
+    assert [Augmentation.of(later, step).beside for step in range(3)] == [0.0, 0.5, 0.5]
 
 
 def test_nothing_switched_on_changes_nothing():
@@ -265,3 +269,95 @@ def test_the_colour_jitter_draws_what_torchvision_draws():
             assert torch.equal(torch.rand(1), after)
         worst = max(worst, int((ours.int() - expected.int()).abs().max()))
     assert worst <= 2
+
+
+# --- crops beside labelled objects -----------------------------------------------------------------------------------
+
+
+def slow_strip(labelled: np.ndarray) -> int:
+    """Pixels of the largest strip along an edge without a labelled pixel, at least a quarter of the side wide."""
+    height, width = labelled.shape
+    areas = [0]
+    for depth in range(1, height + 1):
+        areas += [depth * width] * (4 * depth >= height and not labelled[:depth].any())
+        areas += [depth * width] * (4 * depth >= height and not labelled[height - depth :].any())
+    for depth in range(1, width + 1):
+        areas += [depth * height] * (4 * depth >= width and not labelled[:, :depth].any())
+        areas += [depth * height] * (4 * depth >= width and not labelled[:, width - depth :].any())
+    return max(areas)
+
+
+def test_the_largest_strip_beside_the_labelled_objects_is_found():
+    generator = np.random.default_rng(0)
+    found = 0
+    for _ in range(200):
+        labelled = np.zeros(generator.integers(8, 40, 2), dtype=bool)
+        for _ in range(generator.integers(1, 4)):
+            labelled[generator.integers(labelled.shape[0]), generator.integers(labelled.shape[1])] = True
+        window = beside(labelled)
+        found += window is not None
+        assert (window.height * window.width if window else 0) == slow_strip(labelled)
+        assert window is None or not labelled[window.top : window.bottom, window.left : window.right].any()
+    assert 50 < found < 200
+    assert beside(np.zeros((8, 8), dtype=bool)) is None  # the whole image shows nothing already
+    assert beside(np.ones((8, 8), dtype=bool)) is None
+
+
+@pytest.mark.parametrize(("old", "new"), [((60, 80), (32, 43)), ((60, 80), (120, 160)), ((7, 9), (3, 4))])
+def test_a_rescaled_window_has_only_pixels_from_inside(old, new):
+    for top, left in ((0, 0), (2, 3), (4, 5), (6, 8)):
+        part = Window(top, left, old[0], old[1]).scaled(old, new)
+        assert part.bottom == new[0] and part.right == new[1] and part.height >= 1 and part.width >= 1
+        if part.height > 1:
+            assert part.top * old[0] >= top * new[0] > (part.top - 1) * old[0]
+
+
+def test_crops_beside_labelled_objects_show_none_of_them_at_the_usual_scale():
+    generator = np.random.default_rng(1)
+    image = generator.integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    semantic = np.zeros((60, 80), dtype=np.uint8)
+    semantic[20:50, 10:40] = 2  # the largest strip: columns 40 to 79
+    semantic[5:20, 50:70] = 1  # an old class, which is not labelled
+    lookup = np.zeros(256, dtype=np.int64)
+    lookup[2] = 1
+    usual = Augmentation(32, (0.5, 1.5), flip=True, colour_jitter=False)
+    half = Augmentation(32, (0.5, 1.5), flip=True, colour_jitter=False, beside=0.5)
+    empty = 0
+    for seed in range(60):
+        sample = Sample(image, semantic, None, "one")
+        ours, masks, labels = training_example(sample, lookup, half, False, seed)
+        same, _, _ = training_example(sample, lookup, usual, False, seed)
+        beside_it = not torch.equal(ours, same)
+        empty += beside_it
+        if beside_it:
+            assert masks.shape == (0, 32, 32) and labels.shape == (0,)
+            expected = augment(
+                torch.from_numpy(image).permute(2, 0, 1),
+                [torch.from_numpy(semantic)],
+                usual,
+                seed,
+                Window(0, 40, 60, 80),
+            )[0]
+            assert torch.equal(ours, expected)
+    assert 18 <= empty <= 42
+
+
+def test_a_crop_within_a_window_is_a_part_of_the_rescaled_image():
+    image, labels = marked_image(60, 80)
+    options = Augmentation(32, (0.5, 2.0), flip=False, colour_jitter=False)
+    for seed in range(20):
+        window = Window(20, 0, 60, 80)
+        _, maps = augment(image, list(labels), options, seed, window)
+        short = draw_short_side(options, seed)
+        size = [short, round(80 * short / 60)]
+        whole = functional.resize(labels, size, interpolation=InterpolationMode.NEAREST_EXACT)[0]
+        seen = maps[0] != 255
+        height, width = int(seen[:, 0].sum()), int(seen[0].sum())
+        part = window.scaled((60, 80), (size[0], size[1]))
+        places = [
+            (top, left)
+            for top in range(part.top, part.bottom - height + 1)
+            for left in range(part.left, part.right - width + 1)
+            if torch.equal(whole[top : top + height, left : left + width], maps[0][:height, :width])
+        ]
+        assert places and height == min(32, part.height) and width == min(32, part.width)

@@ -19,8 +19,8 @@ SMALL = ModelConfig.model_validate({"size": "small"})
 FOLDER = {"dataset": "folder", "root": "data"}
 
 
-def amounts(images=60, old=6, new=1, short_side=64, one_size=True):
-    return Amounts(images, old, new, short_side, one_size)
+def amounts(images=60, old=6, new=1, short_side=64, one_size=True, empty=0):
+    return Amounts(images, empty, old, new, short_side, one_size)
 
 
 def test_a_model_is_taught_as_it_was_trained():
@@ -77,6 +77,14 @@ def test_few_images_are_varied_more_and_never_less_than_before():
     many = choose(TINY, recorded, amounts(images=5000), FOLDER, {}).data
     assert many.scale == (0.5, 1.1) and not many.colour_jitter
     assert not choose(TINY, {}, amounts(), FOLDER, {"data": {"colour_jitter": False}}).data.colour_jitter
+
+
+@pytest.mark.parametrize(("images", "empty", "share"), [(60, 0, 0.5), (60, 20, 0.25), (60, 30, 0), (300, 240, 0)])
+def test_half_of_what_is_seen_of_few_images_shows_no_new_class(images, empty, share):
+    assert choose(TINY, {}, amounts(images, empty=empty), FOLDER, {}).data.later_beside == share
+    assert choose(TINY, {}, amounts(500, empty=empty), FOLDER, {}).data.later_beside == 0.0
+    given = choose(TINY, {}, amounts(images, empty=empty), FOLDER, {"data": {"later_beside": 0.1}})
+    assert given.data.later_beside == 0.1
 
 
 def test_few_images_are_learned_from_more_slowly():

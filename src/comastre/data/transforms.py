@@ -20,6 +20,9 @@ from comastre.data.colour import distort
 from comastre.data.dataset import IGNORE, Sample
 
 PADDING_GREY = 128
+NARROWEST = 0.25
+"""Of an image's side: strips beside labelled objects that are narrower show too little."""
+_BESIDE = 0x5DEECE66D  # keeps this decision's random number apart from those of the crop
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,13 @@ class Augmentation:
     scale: tuple[float, float]
     flip: bool
     colour_jitter: bool
+    beside: float = 0.0
+    """Share of crops beside the labelled objects."""
 
     @classmethod
     def of(cls, config: DataConfig, step: int = 0) -> Augmentation:
         scale = config.later_scale if step > 0 and config.later_scale else config.scale
-        return cls(config.crop, scale, config.flip, config.colour_jitter)
+        return cls(config.crop, scale, config.flip, config.colour_jitter, config.later_beside if step > 0 else 0.0)
 
 
 @contextmanager
@@ -68,6 +73,54 @@ class Crop:
     """Height and width after padding."""
 
 
+@dataclass(frozen=True)
+class Window:
+    """A part of an image: rows top to bottom - 1, columns left to right - 1."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @property
+    def height(self) -> int:
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        return self.right - self.left
+
+    def scaled(self, old: tuple[int, int], new: tuple[int, int]) -> Window:
+        """The pixels that lie wholly in it after the image went from size `old` to `new` (H, W); at least one."""
+        top, bottom = _scaled(self.top, self.bottom, old[0], new[0])
+        left, right = _scaled(self.left, self.right, old[1], new[1])
+        return Window(top, left, bottom, right)
+
+
+def _scaled(start: int, stop: int, old: int, new: int) -> tuple[int, int]:
+    first = min(-(-start * new // old), new - 1)
+    return first, max(first + 1, stop * new // old)
+
+
+def beside(labelled: np.ndarray) -> Window | None:
+    """The largest strip above, below, left or right of all that is labelled (H, W); None where there is no room.
+
+    It shows what surrounds new objects, and old ones among it, but no new one: later steps' images all show some.
+    """
+    rows, columns = np.flatnonzero(labelled.any(axis=1)), np.flatnonzero(labelled.any(axis=0))
+    if not len(rows):
+        return None
+    height, width = labelled.shape
+    strips = (
+        Window(0, 0, int(rows[0]), width),
+        Window(int(rows[-1]) + 1, 0, height, width),
+        Window(0, 0, height, int(columns[0])),
+        Window(0, int(columns[-1]) + 1, height, width),
+    )
+    wide = [each for each in strips if each.height >= NARROWEST * height and each.width >= NARROWEST * width]
+    return max(wide, key=lambda each: each.height * each.width, default=None)
+
+
 def draw_short_side(options: Augmentation, seed: int) -> int:
     """The short side to which `augment` will bring any image with this seed."""
     with seeded(seed):
@@ -79,28 +132,30 @@ def _short_side(options: Augmentation, where: float) -> int:
     return max(1, round(options.crop * (smallest + where * (largest - smallest))))
 
 
-def _draw_crop(full_size: tuple[int, int], options: Augmentation) -> Crop:
+def _draw_crop(full_size: tuple[int, int], options: Augmentation, within: Window | None = None) -> Crop:
     # Always all four, in this order, so that switching one kind off leaves the others as they were.
     where_scale, where_top, where_left, where_flip = torch.rand(4).tolist()
     factor = _short_side(options, where_scale) / min(full_size)
     height, width = (max(1, round(side * factor)) for side in full_size)
-    new_height, new_width = min(height, options.crop), min(width, options.crop)
-    top = int(where_top * (height - new_height + 1))
-    left = int(where_left * (width - new_width + 1))
+    part = within.scaled(full_size, (height, width)) if within is not None else Window(0, 0, height, width)
+    new_height, new_width = min(part.height, options.crop), min(part.width, options.crop)
+    top = part.top + int(where_top * (part.height - new_height + 1))
+    left = part.left + int(where_left * (part.width - new_width + 1))
     flip = options.flip and where_flip < 0.5
     return Crop((height, width), top, left, new_height, new_width, flip, options.crop)
 
 
 def augment(
-    image: Tensor, labels: Sequence[Tensor], options: Augmentation, seed: int
+    image: Tensor, labels: Sequence[Tensor], options: Augmentation, seed: int, within: Window | None = None
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Rescale, crop, distort, flip and pad an image (3, h, w) uint8 with its label maps (H, W) to crop x crop.
 
     The image may have been read smaller than its label maps. The padding is grey in the image and 255 in label maps.
+    The crop comes from the part `within` (in pixels of the label maps) where one is given.
     """
     with seeded(seed):
         full_height, full_width = labels[0].shape
-        crop = _draw_crop((full_height, full_width), options)
+        crop = _draw_crop((full_height, full_width), options, within)
         image = _cut_image(image, crop).contiguous()
         if options.colour_jitter:
             image = distort(image)
@@ -164,11 +219,20 @@ def training_example(
     maps = [_tensor(sample.semantic)]
     if by_instance and sample.instances is not None:
         maps.append(_tensor(sample.instances))
-    image, (semantic, *instances) = augment(image, maps, options, seed)
+    within = None
+    if options.beside and _drawn_beside(options, seed):
+        labelled = (lookup != 0) & (lookup != IGNORE)
+        within = beside(labelled.take(sample.semantic))
+    image, (semantic, *instances) = augment(image, maps, options, seed, within)
     # Only the crop goes through the lookup: the whole map of a photograph has ten times as many pixels.
     labels = torch.from_numpy(lookup.astype(np.uint8).take(semantic.numpy()))
     masks, indices = instance_targets(labels, instances[0]) if instances else semantic_targets(labels)
     return image, masks, indices
+
+
+def _drawn_beside(options: Augmentation, seed: int) -> bool:
+    with seeded(seed ^ _BESIDE):
+        return float(torch.rand(())) < options.beside
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -107,6 +107,7 @@ def study(
         if not old_data.scored.intersection(meaning.old):
             raise UserError(f"--old-val {old_val} shows none of the model's old classes: nothing can be measured on it")
     short_side, one_size = typical_size(dataset)
+    empty = sum(not translated[index] for index in images)
     lesson = Lesson(
         known=known,
         background=known.background if known is not None else "background" if dataset.has_background else "void",
@@ -123,7 +124,7 @@ def study(
         lesson=lesson,
         total=len(dataset),
         empty=sum(not classes for classes in translated),
-        amounts=Amounts(len(images), len(meaning.old), len(meaning.new), short_side, one_size),
+        amounts=Amounts(len(images), empty, len(meaning.old), len(meaning.new), short_side, one_size),
         shown=_count(meaning, translated, range(len(translated))),
         held_out=_count(meaning, translated, held_out),
         names=tuple(names[index] for index in images),

@@ -81,6 +81,7 @@ def _varied(config: RunConfig) -> str:
         "mirrored" if data.flip else "",
         f"scaled by {smallest:g} to {largest:g}" if smallest < largest else "",
         "varied in colour" if data.colour_jitter else "",
+        f"{data.later_beside:.0%} of them beside what is labelled" if data.later_beside else "",
     ]
     return ", ".join(filter(None, kinds)) or "not varied"
 
