@@ -100,13 +100,21 @@ def test_few_images_are_learned_from_more_slowly():
 
 
 def test_old_objects_teach_what_a_new_class_is_not():
-    def negatives(model, old=6, changes=None):
-        return choose(model, {}, amounts(old=old, short_side=375), FOLDER, changes or {}).classification
+    def chosen(model, old=6, new=1, changes=None):
+        return choose(model, {}, amounts(old=old, new=new, short_side=375), FOLDER, changes or {})
 
-    assert negatives(SMALL).negatives_for_new and negatives(ModelConfig()).negatives_for_new
-    assert not negatives(SMALL, changes={"classification": {"negatives_for_new": False}}).negatives_for_new
-    assert not negatives(ModelConfig(), old=0).negatives_for_new  # nothing is old
-    assert negatives(TINY).across_tasks and not negatives(TINY).negatives_for_new  # these compete already
+    for model in (SMALL, ModelConfig()):
+        assert chosen(model).classification.negatives_for_new
+        # Together with objects of the other new classes, five for each of its own.
+        weights = [chosen(model, new=new).weights.negatives_for_new for new in range(1, 6)]
+        assert weights == [5.0, 2.0, 1.0, 0.5, 0.2]
+        assert [new - 1 + new * weight for new, weight in enumerate(weights, start=1)] == [5.0] * 5
+    assert not chosen(SMALL, new=6).classification.negatives_for_new
+    assert not chosen(SMALL, old=0).classification.negatives_for_new  # nothing is old
+    given = {"classification": {"negatives_for_new": False}}
+    assert not chosen(SMALL, changes=given).classification.negatives_for_new
+    shapes = chosen(TINY).classification
+    assert shapes.across_tasks and not shapes.negatives_for_new  # these compete already
 
 
 def test_a_batch_is_no_larger_than_a_few_images_need():
