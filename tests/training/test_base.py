@@ -74,6 +74,11 @@ def test_the_order_of_later_classes_does_not_matter(tmp_path: Path, base: Path):
     assert results.class_order == ("a", "b", "d", "c")
 
 
+def test_how_later_steps_are_augmented_does_not_matter(tmp_path: Path, base: Path):
+    config = config_of(continual={"setting": "2-2"}, data={"later_beside": 0.5, "later_scale": [0.9, 1.2]})
+    assert len(run(config, tmp_path / "run", base=base, parts=LATER).steps) == 2
+
+
 def test_the_headline_follows_the_new_runs_convention(tmp_path: Path, base: Path):
     config = config_of(continual={"setting": "2-2"}, evaluation={"convention": "no_background", "batch_size": 2})
     run(config, tmp_path / "run", base=base, parts=LATER)
