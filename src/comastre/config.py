@@ -187,8 +187,6 @@ class ClassificationConfig(Section):
     """New objects are negatives for the old classes, in place of matched class distillation (ours, SPEC section 9)."""
     across_tasks: bool = False
     """Old and new classes compete in one softmax, as they do in a prediction (ours)."""
-    margin: float = 0.0
-    """How much more a later step's new classes are trusted in predictions than in their own losses (ours)."""
 
 
 class DistillationConfig(Section):

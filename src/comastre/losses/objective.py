@@ -131,12 +131,9 @@ def _recognise(step: Step) -> dict[str, Tensor]:
     matched_logits, object_logits = recognised.class_logits.split([matched.shape[1], objects.query.shape[1]], dim=1)
     old_classes, new_classes = slice(0, num_old - skipped), slice(num_old - skipped, None)
 
-    margins = matched_logits.new_zeros(matched_logits.shape[-1])
-    margins[new_classes] = config.margin if num_old else 0.0
-
     terms: dict[str, Tensor] = {}
     if switches.classification:
-        learned, own_labels = _labelled_classes(step, matched_logits - margins, skipped)
+        learned, own_labels = _labelled_classes(step, matched_logits, skipped)
         terms["classification"] = (
             focal_loss(learned, own_labels, matched, config.gamma, counts.matched)
             if config.loss == "focal"
@@ -149,7 +146,7 @@ def _recognise(step: Step) -> dict[str, Tensor]:
         )
     if switches.negatives_for_new:
         terms["negatives_for_new"] = negatives_loss(
-            (object_logits - margins)[..., new_classes], objects.valid, config.gamma, counts.old_objects
+            object_logits[..., new_classes], objects.valid, config.gamma, counts.old_objects
         )
     if switches.auxiliary and model.auxiliary_head is not None:
         # Label 0 is "an old class": old objects, and matched ones where past classes stay annotated.

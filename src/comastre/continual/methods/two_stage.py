@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from comastre.config import ClassificationConfig, DistillationConfig, LossConfig, ModelConfig, RunConfig
@@ -37,10 +36,6 @@ class TwoStageMethod:
         if self.keeps_old_model:
             self.old_model = _frozen_copy(previous)
         previous.add_task(len(task.new_classes))
-        newest = previous.class_decoder.classifiers[-1]
-        assert isinstance(newest, nn.Linear)
-        with torch.no_grad():  # the losses begin where they would without a margin
-            newest.bias.add_(self.loss.classification.margin)
         return previous
 
     @property
@@ -90,7 +85,7 @@ def comastre(config: RunConfig) -> TwoStageMethod:
 def finetune(config: RunConfig) -> TwoStageMethod:
     """The same segmenter and losses on new classes, with nothing that remembers."""
     nothing_old = dict.fromkeys(("negatives_for_new", "negatives_for_old", "across_tasks"), False)
-    classification = config.classification.model_dump() | nothing_old | {"margin": 0.0}
+    classification = config.classification.model_dump() | nothing_old
     loss = config.loss.model_copy(
         update={
             "distillation": DistillationConfig.none(),
