@@ -158,10 +158,7 @@ def _negatives(config: RunConfig, amounts: Amounts) -> dict[str, Any]:
     # The loss is a sum over the new classes and a mean over objects: one of n new classes is every n-th object, meets
     # n - 1 others for it, and n times this weight of old ones.
     weight = max(0.0, (OTHERS + 1 - amounts.new_classes) / amounts.new_classes)
-    classification: dict[str, Any] = {"negatives_for_new": weight > 0}
-    if amounts.new_classes < OTHERS:  # measured for five classes at once; alone, a class needs none
-        classification["margin"] = 0.0
-    return {"classification": classification, "weights": {"negatives_for_new": round(weight, 2)}}
+    return {"classification": {"negatives_for_new": weight > 0}, "weights": {"negatives_for_new": round(weight, 2)}}
 
 
 def _beside(amounts: Amounts) -> float:
