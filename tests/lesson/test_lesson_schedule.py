@@ -62,6 +62,9 @@ def test_more_images_and_more_classes_take_more_iterations_up_to_the_models_own(
     assert [total(TINY, images) for images in (1, 5, 60, 5000)] == [100, 150, 563, 600]
     assert [total(SMALL, images) for images in (30, 5000)] == [563, 600]
     assert [total(ModelConfig(), images) for images in (30, 5000)] == [282, 1000]  # trained for longer
+    for images, empty, iterations in ((60, 20, 562), (120, 60, 1126), (300, 240, 1126), (5000, 4000, 1200)):
+        some = amounts(images, empty=empty)  # as often seen as without the empty ones, up to twice the time
+        assert total_iterations(choose(TINY, {}, some, FOLDER, {}), some) == iterations
     three = amounts(images=180, new=3)
     assert total_iterations(choose(TINY, {}, three, FOLDER, {}), three) == 1689  # a multiple of three
     first = amounts(images=10, old=0)

@@ -17,6 +17,9 @@ FEWEST, FIRST_FEWEST = 100, 500
 """Iterations, however few images there are, in a later step and in a first one, which learns everything."""
 ENOUGH = 600
 """Iterations per new class, however many images there are, unless the model was trained for longer."""
+LONGER = 2
+"""Times as many iterations, at most, where images without a class would take the place of those with one: on Shapes, 60
+images of an arrow among 300 gave it an IoU of 38 in 600 iterations and of 51 in 1,200, and kept 103 and 104 %."""
 FEW_IMAGES = 500
 """Fewer are varied in colour and size: on Shapes that kept 99 % of the old classes instead of 68 %."""
 VARIED_SCALE = (0.8, 1.25)
@@ -105,11 +108,13 @@ def choose(
 
 def usual_iterations(config: RunConfig, amounts: Amounts) -> int:
     """So many passes over the images, between a fewest and what is enough or what the model's own training took."""
-    passes = math.ceil(EPOCHS * amounts.images / config.training.batch_size)
     if amounts.first:
+        passes = math.ceil(EPOCHS * amounts.images / config.training.batch_size)
         return min(max(FIRST_FEWEST, passes), config.training.iterations)
+    labelled = max(1, amounts.images - amounts.empty)
+    passes = math.ceil(EPOCHS * labelled / config.training.batch_size)
     most = max(ENOUGH, config.training.iterations_per_class) * amounts.new_classes
-    return min(max(FEWEST, passes), most)
+    return round(min(max(FEWEST, passes), most) * min(LONGER, amounts.images / labelled))
 
 
 def with_iterations(config: RunConfig, amounts: Amounts, iterations: int) -> RunConfig:
