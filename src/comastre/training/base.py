@@ -21,7 +21,7 @@ from comastre.training.parts import Parts, Prepared
 # What both runs must share for the first step's model and scores to mean the same in both. The stream itself is not
 # compared by its fields but by what they make the first step: 15-5 and 15-1 begin alike.
 _SHARED = ("seed", "init", "model.", "data.")
-_LATER = frozenset({"data.later_scale", "data.later_beside"})
+_LATER = "data.later_"  # how later steps are augmented
 _WEIGHTS = Path("steps") / "00" / "model.safetensors"
 
 
@@ -31,7 +31,7 @@ def first_results(base: Path, out: Path, config: RunConfig, prepared: Prepared, 
         raise UserError(f"{base} is not a run with a finished first step: give the folder of one")
     theirs = load_config(base / CONFIG)
     changed = [line for line in differences(theirs, config) if line.startswith(_SHARED)]
-    changed = [line for line in changed if line.split(":")[0] not in CHANGEABLE | _LATER]
+    changed = [line for line in changed if line.split(":")[0] not in CHANGEABLE and not line.startswith(_LATER)]
     if changed:
         raise UserError(f"{base} cannot be the base of {out}, its settings differ: {'; '.join(changed)}")
 
