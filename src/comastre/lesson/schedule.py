@@ -59,6 +59,11 @@ class Amounts:
     """Whether all images have the same size."""
 
     @property
+    def labelled(self) -> int:
+        """Images that show a class."""
+        return self.images - self.empty
+
+    @property
     def first(self) -> bool:
         """Whether a new model learns its first step."""
         return self.old_classes == 0
@@ -111,7 +116,7 @@ def usual_iterations(config: RunConfig, amounts: Amounts) -> int:
     if amounts.first:
         passes = math.ceil(EPOCHS * amounts.images / config.training.batch_size)
         return min(max(FIRST_FEWEST, passes), config.training.iterations)
-    labelled = max(1, amounts.images - amounts.empty)
+    labelled = max(1, amounts.labelled)
     passes = math.ceil(EPOCHS * labelled / config.training.batch_size)
     most = max(ENOUGH, config.training.iterations_per_class) * amounts.new_classes
     return round(min(max(FEWEST, passes), most) * min(LONGER, amounts.images / labelled))
@@ -167,7 +172,7 @@ def _negatives(config: RunConfig, amounts: Amounts) -> dict[str, Any]:
 
 
 def _beside(amounts: Amounts) -> float:
-    shown = 1 - amounts.empty / amounts.images
+    shown = amounts.labelled / amounts.images
     return 0.0 if amounts.first or not shown else round(max(0.0, 1 - (1 - WITHOUT_NEW) / shown), 2)
 
 
