@@ -113,13 +113,12 @@ def choose(
 
 def usual_iterations(config: RunConfig, amounts: Amounts) -> int:
     """So many passes over the images, between a fewest and what is enough or what the model's own training took."""
+    counted = amounts.images if amounts.first else max(1, amounts.labelled)
+    passes = math.ceil(EPOCHS * counted / config.training.batch_size)
     if amounts.first:
-        passes = math.ceil(EPOCHS * amounts.images / config.training.batch_size)
         return min(max(FIRST_FEWEST, passes), config.training.iterations)
-    labelled = max(1, amounts.labelled)
-    passes = math.ceil(EPOCHS * labelled / config.training.batch_size)
     most = max(ENOUGH, config.training.iterations_per_class) * amounts.new_classes
-    return round(min(max(FEWEST, passes), most) * min(LONGER, amounts.images / labelled))
+    return round(min(max(FEWEST, passes), most) * min(LONGER, amounts.images / counted))
 
 
 def with_iterations(config: RunConfig, amounts: Amounts, iterations: int) -> RunConfig:
