@@ -22,11 +22,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from comastre.config import LossConfig, ModelConfig
-from comastre.losses.objective import compute_terms, total_loss
+from comastre.config.run import LossConfig, ModelConfig
+from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
-from comastre.losses.targets import Targets
-from comastre.model.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.objective import compute_terms, total_loss
+from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 
 NUM_QUERIES = 100
 NUM_CLASSES = 150

@@ -19,10 +19,10 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with random weights that finds something in any image, never sure of what; do not write to it."""
     import torch
 
-    from comastre import bundle
+    from comastre.bundle import store
     from comastre.class_table import class_table
-    from comastre.config import ModelConfig
-    from comastre.model.segmenter import build_segmenter
+    from comastre.config.run import ModelConfig
+    from comastre.methods.comastre.segmenter import build_segmenter
 
     # Thresholds at 0 so that even random weights recognise something.
     given = {"size": "tiny", "inference": {"alpha": 0.0, "overlap": 0.0}}
@@ -30,4 +30,4 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         model = build_segmenter(ModelConfig.model_validate(given), [2, 1])
     classes = class_table(["disk", "star", "ring"], [2, 1], [(0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 0, 255)])
-    return bundle.save(model, classes, tmp_path_factory.mktemp("bundles") / "model")
+    return store.save(model, classes, tmp_path_factory.mktemp("bundles") / "model")

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 import comastre
-from comastre import api, bundle
+from comastre import api
+from comastre.bundle import store
 from comastre.errors import UserError
 
 
@@ -102,7 +103,7 @@ def test_a_hub_id_fetches_only_the_bundles_files(saved: Path, monkeypatch: pytes
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert comastre.load("someone/shapes").classes.names == ("disk", "star", "ring")
     assert snapshot.call_args.args == ("someone/shapes",)
-    assert snapshot.call_args.kwargs["allow_patterns"] == list(bundle.FILES)
+    assert snapshot.call_args.kwargs["allow_patterns"] == list(store.FILES)
     comastre.Model.from_pretrained("someone/shapes", revision="v2", token="secret", local_files_only=True)
     wanted = {"revision": "v2", "token": "secret", "local_files_only": True}
     assert wanted.items() <= snapshot.call_args.kwargs.items()
@@ -197,7 +198,7 @@ def test_push_uploads_one_bundle_whose_card_names_its_place(saved: Path, monkeyp
         True,
         "Model with 3 classes",
     )
-    assert seen["files"].keys() == set(bundle.FILES)
+    assert seen["files"].keys() == set(store.FILES)
     assert b'comastre.load("someone/shapes")' in seen["files"]["README.md"]
     assert seen["files"]["model.safetensors"] == (saved / "model.safetensors").read_bytes()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from comastre import cli
+from comastre.cli import main as cli
 
 SIZE = (24, 32)
 

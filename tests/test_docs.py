@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from comastre import cli, eval_command, learn_command
-from comastre.config import RunConfig
+from comastre.cli import evaluate as eval_command
+from comastre.cli import learn as learn_command
+from comastre.cli import main as cli
+from comastre.config.run import RunConfig
+from comastre.config.settings import load_config
 from comastre.data.sources import NAMES
-from comastre.settings import load_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("my-own-data", "reproduce-the-paper", "how-it-works", "add-a-method", "add-a-dataset")

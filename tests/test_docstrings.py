@@ -13,7 +13,7 @@ from PIL import Image
 
 import comastre
 
-MODULES = ("comastre.api", "comastre.prediction")
+MODULES = ("comastre.api", "comastre.prediction.result")
 
 
 @pytest.fixture(scope="module")

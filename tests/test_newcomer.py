@@ -8,7 +8,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from comastre import cli
+from comastre.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ["pip install . && comastre demo", "pip install '.[dev]' && pytest"]

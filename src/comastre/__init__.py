@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from comastre.api import Model, Prediction, load
-    from comastre.lesson.learn import learn
+    from comastre.learning.learn import learn
 
 __version__ = "0.1.0"
 __all__ = ["Model", "Prediction", "__version__", "learn", "load"]
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     if name == "learn":
-        from comastre.lesson.learn import learn
+        from comastre.learning.learn import learn
 
         return learn
     raise AttributeError(f"module 'comastre' has no attribute {name!r}")

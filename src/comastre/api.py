@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from comastre import bundle, hub
+from comastre.bundle import hub, store
 from comastre.class_table import ClassTable, Colour
 from comastre.data.images import read_image
 from comastre.errors import UserError
-from comastre.model.inference import segment
-from comastre.model.segmenter import Segmenter
-from comastre.prediction import PredictedSegment, Prediction
+from comastre.methods.comastre.inference import segment
+from comastre.methods.comastre.segmenter import Segmenter
+from comastre.prediction.result import PredictedSegment, Prediction
 
 __all__ = ["Model", "PredictedSegment", "Prediction", "load", "locate", "to_pixels"]
 
@@ -158,7 +158,7 @@ class Model:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model as a bundle."""
-        return bundle.save(self.segmenter, self.classes, path, overwrite=overwrite)
+        return store.save(self.segmenter, self.classes, path, overwrite=overwrite)
 
     def save_pretrained(self, save_directory: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model as a bundle: `save` under the name that Hugging Face's libraries have for it.
@@ -184,7 +184,7 @@ class Model:
         ('disk', 'star', 'ring')
         """
         source = hub.HubOptions(revision, token, cache_dir, local_files_only)
-        loaded = bundle.load(locate(path_or_hub_id, source))
+        loaded = store.load(locate(path_or_hub_id, source))
         return cls(loaded.model, loaded.classes)
 
     def push_to_hub(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from comastre.config import Section
+from comastre.config.run import Section
 
 Colour = tuple[int, int, int]
 
@@ -44,7 +44,7 @@ class ClassTable(Section):
     classes: tuple[ClassRecord, ...]
     lineage: tuple[LineageStep, ...] = ()
     training: dict[str, Any] = Field(default_factory=dict)
-    """How the last step was trained, for the next one to follow (`comastre.recipe`); empty in older bundles."""
+    """How the last step was trained, for the next one to follow (`comastre.config.recipe`); empty in older bundles."""
 
     @model_validator(mode="after")
     def _check_names(self) -> ClassTable:

@@ -6,12 +6,12 @@ import torch
 from PIL import Image
 from small_data import write_folder, write_image, write_mask
 
-from comastre.config import DataConfig, RunConfig, TrainingConfig
-from comastre.continual.stream import build_stream
+from comastre.config.run import DataConfig, RunConfig, TrainingConfig
 from comastre.data import files
 from comastre.data.build import build_datasets
-from comastre.data.loading import TrainingStream, evaluation_batches, training_batches
 from comastre.errors import UserError
+from comastre.stream.build import build_stream
+from comastre.stream.loading import TrainingStream, evaluation_batches, training_batches
 
 
 def run_config(root, **data):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from small_data import mask_of, write_folder, write_image, write_mask
 
-from comastre.config import DataConfig
+from comastre.config.run import DataConfig
 from comastre.data.build import build_datasets
-from comastre.data.folder import folder, read_classes
+from comastre.data.sets.folder import folder, read_classes
 from comastre.errors import UserError
 
 

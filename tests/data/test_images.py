@@ -8,8 +8,8 @@ from PIL import Image
 from small_data import mask_of, write_folder, write_image, write_mask
 
 from comastre.data import images
-from comastre.data.folder import folder
 from comastre.data.images import checked_size, image_size, read_image, read_mask
+from comastre.data.sets.folder import folder
 from comastre.errors import UserError
 
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from small_data import mask_of, write_image, write_instances, write_mask, write_panoptic, write_sbd, write_voc
 
-from comastre import cli
-from comastre.config import DataConfig
-from comastre.data import download as downloading
-from comastre.data import prepare as preparing
+from comastre.cli import main as cli
+from comastre.config.run import DataConfig
 from comastre.data.build import build_datasets
-from comastre.data.prepare import ARCHIVES, prepare
+from comastre.data.download import fetch as downloading
+from comastre.data.download import prepare as preparing
+from comastre.data.download.prepare import ARCHIVES, prepare
 from comastre.errors import UserError
 
 

@@ -6,7 +6,7 @@ import pytest
 from small_data import write_folder, write_mask
 
 from comastre.data import parallel, presence
-from comastre.data.folder import folder
+from comastre.data.sets.folder import folder
 from comastre.errors import UserError
 
 

@@ -17,12 +17,12 @@ from small_data import (
     write_voc,
 )
 
-from comastre.config import DataConfig
-from comastre.data.ade20k import CLASS_NAMES, ade20k
+from comastre.config.run import DataConfig
 from comastre.data.build import build_datasets
-from comastre.data.coco import coco
-from comastre.data.coco_json import coco_json
-from comastre.data.voc import voc, voc_colours
+from comastre.data.sets.ade20k import CLASS_NAMES, ade20k
+from comastre.data.sets.coco import coco
+from comastre.data.sets.coco_json import coco_json
+from comastre.data.sets.voc import voc, voc_colours
 from comastre.errors import UserError
 
 

@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 from small_data import SIZE, write_image, write_panoptic
 
-from comastre.config import DataConfig
+from comastre.config.run import DataConfig
 from comastre.data.build import build_datasets
-from comastre.data.coco import coco
 from comastre.data.dataset import IGNORE
-from comastre.data.removal import NOTHING, VOC_IN_COCO, Removal
-from comastre.data.voc import CLASS_NAMES
+from comastre.data.sets.coco import coco
+from comastre.data.sets.removal import NOTHING, VOC_IN_COCO, Removal
+from comastre.data.sets.voc import CLASS_NAMES
 from comastre.errors import UserError
 
 HEIGHT, WIDTH = SIZE

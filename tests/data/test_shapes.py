@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from comastre.data.shapes import Shapes, draw_image
-from comastre.data.shapes_drawing import OUTLINES, Placed, coverage
+from comastre.data.sets.shapes import Shapes, draw_image
+from comastre.data.sets.shapes_drawing import OUTLINES, Placed, coverage
 from comastre.errors import UserError
 
 # Classes, share of object pixels and mean brightness of the first training images.
@@ -114,7 +114,7 @@ def test_coverage_of_a_square_is_its_area_with_soft_edges():
 def test_hidden_objects_lose_their_label(monkeypatch):
     below = Placed(2, 0.5, 0.5, 0.3, 0.0, 1.0)
     above = Placed(1, 0.5, 0.5, 0.7, 0.0, 1.0)
-    monkeypatch.setattr("comastre.data.shapes.random_layout", lambda rng, num_classes: [below, above])
+    monkeypatch.setattr("comastre.data.sets.shapes.random_layout", lambda rng, num_classes: [below, above])
     _, instances, labels = draw_image(np.random.default_rng(0), 64)
     assert labels[:3].tolist() == [0, 0, 1]
     assert set(np.unique(instances)) == {0, 2}

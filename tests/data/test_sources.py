@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_data import write_folder, write_image, write_instances, write_voc
 
-from comastre.config import DataConfig
+from comastre.config.run import DataConfig
 from comastre.data.sources import DataSource, has_own_validation, open_split, parse_source, split_for_scoring
 from comastre.errors import UserError
 

@@ -8,7 +8,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
-from comastre.config import DataConfig
+from comastre.config.run import DataConfig
 from comastre.data.colour import distort, turn_hue
 from comastre.data.dataset import Sample
 from comastre.data.images import read_image

@@ -14,13 +14,13 @@ import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
-from comastre.config import RunConfig
-from comastre.continual.scenario import Scenario, build_scenario
+from comastre.config.run import RunConfig
 from comastre.data.dataset import Sample
 from comastre.errors import UserError
 from comastre.evaluation.evaluate import Prediction, evaluate, true_masks
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import ClassErrors, Results, StepResult
+from comastre.stream.scenario import Scenario, build_scenario
 
 CONFIG = RunConfig.model_validate({"data": {"workers": 0}})
 BATCHES_OF_TWO = RunConfig.model_validate({"data": {"workers": 0}, "evaluation": {"batch_size": 2}})

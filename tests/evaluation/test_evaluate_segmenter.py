@@ -5,12 +5,12 @@ from dataclasses import astuple
 import pytest
 import torch
 
-from comastre.config import InferenceConfig, ModelConfig, RunConfig
-from comastre.continual.scenario import build_scenario
-from comastre.data.shapes import Shapes
-from comastre.evaluation.segmenter import as_prediction, evaluate_model
-from comastre.model.inference import merge
-from comastre.model.segmenter import build_segmenter
+from comastre.config.run import InferenceConfig, ModelConfig, RunConfig
+from comastre.data.sets.shapes import Shapes
+from comastre.evaluation.model import as_prediction, evaluate_model
+from comastre.methods.comastre.inference import merge
+from comastre.methods.comastre.segmenter import build_segmenter
+from comastre.stream.scenario import build_scenario
 
 
 def test_prediction_of_a_segmentation() -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from comastre.config import ModelConfig
-from comastre.continual.scenario import Scenario, build_scenario
+from comastre.config.run import ModelConfig
 from comastre.data.dataset import Sample
 from comastre.evaluation.examples import adopt_examples, choose_examples, record_examples
-from comastre.model.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.stream.scenario import Scenario, build_scenario
 
 
 def presence(*images: str) -> list[frozenset[int]]:

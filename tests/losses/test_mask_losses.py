@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from comastre.config import MaskLossConfig
+from comastre.config.run import MaskLossConfig
+from comastre.data.targets import Targets
 from comastre.losses.masks import average_num_masks, mask_bce, mask_dice, matched_mask_losses
 from comastre.losses.matching import assign
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
-from comastre.losses.targets import Targets
-from comastre.model.outputs import Proposals, take_queries
+from comastre.nets.outputs import Proposals, take_queries
 
 CONFIG = MaskLossConfig(points=40)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from comastre.config import MatchingConfig
+from comastre.config.run import MatchingConfig
+from comastre.data.targets import Targets
 from comastre.losses.matching import NonFiniteCost, assign, matching_costs
 from comastre.losses.points import sample_at
-from comastre.losses.targets import Targets
-from comastre.model.outputs import Proposals
+from comastre.nets.outputs import Proposals
 
 
 def make_targets(counts, size=16):

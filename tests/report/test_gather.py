@@ -64,6 +64,7 @@ def test_damage_elsewhere_is_told(tmp_path: Path) -> None:
         (f"process {os.getpid()} on another-machine", "stopped"),
         ("", "stopped"),
     ],
+    ids=["a living process", "a dead process", "another machine", "nobody"],
 )
 def test_whether_it_still_trains(tmp_path: Path, holder: str, state: str) -> None:
     folder = make_run(tmp_path / "run", (60.0,))

@@ -11,7 +11,7 @@ from made_runs import make_joint, make_run
 from PIL import Image
 from rich.console import Console
 
-from comastre import cli
+from comastre.cli import main as cli
 from comastre.report.figures import write_figures
 from comastre.report.tables import Table, as_csv, as_latex, as_markdown, write_tables
 from comastre.report.terminal import show, sparkline

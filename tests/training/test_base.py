@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tiny_run import NUM_CLASSES, TINY, TinyData, tiny_config
 
-from comastre.config import RunConfig, merge
-from comastre.continual.scenario import Scenario, build_scenario
-from comastre.data.loading import training_batches
+from comastre.config.run import RunConfig, merge
 from comastre.errors import UserError
+from comastre.stream.loading import training_batches
+from comastre.stream.scenario import Scenario, build_scenario
 from comastre.training.parts import Parts
 from comastre.training.run import run
 

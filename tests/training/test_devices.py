@@ -11,9 +11,9 @@ import pytest
 import torch
 from tiny_run import TINY, TinyMethod, tiny_config
 
-from comastre.config import TrainingConfig
-from comastre.data.loading import training_batches
+from comastre.config.run import TrainingConfig
 from comastre.errors import UserError
+from comastre.stream.loading import training_batches
 from comastre.training.checkpoint import load_latest
 from comastre.training.launch import build_fabric
 from comastre.training.run import run

@@ -15,12 +15,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from comastre import bundle, cli
-from comastre.config import RunConfig, merge
+from comastre.bundle import store
+from comastre.cli import main as cli
+from comastre.config.run import RunConfig, merge
+from comastre.config.settings import load_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
-from comastre.model.segmenter import Segmenter, build_segmenter
-from comastre.settings import load_config
+from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.training.initial import start_from
 from comastre.training.parts import default_parts
 from comastre.training.run import run
@@ -108,7 +109,7 @@ def test_pretraining_scores_recall_and_nothing_else(pretrained: Path):
 
 
 def test_its_bundle_is_a_model_with_the_one_class_object(pretrained: Path):
-    loaded = bundle.load(pretrained / "steps" / "00")
+    loaded = store.load(pretrained / "steps" / "00")
     assert loaded.classes.names == ("object",)
     assert loaded.classes.lineage[0].data == "coco-without-voc stage 1 alone, 6 images"
     assert set(loaded.classes.lineage[0].scores) == {"recall", "confident_recall"}
@@ -206,8 +207,8 @@ def test_what_is_not_there_is_named(tmp_path: Path, pretrained: Path):
 
 
 def test_the_backbone_of_a_run_with_init_is_not_downloaded(pretrained: Path, monkeypatch: pytest.MonkeyPatch):
-    from comastre.continual.methods import build_method
-    from comastre.continual.scenario import Task
+    from comastre.methods.build import build_method
+    from comastre.stream.scenario import Task
 
     config = voc_like(pretrained, model={"backbone": {"weights": "hub"}})
     model = build_method(config).begin(Task(0, (1, 2), (), (), (0,)), None)

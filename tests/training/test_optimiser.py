@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from comastre.config import TrainingConfig
+from comastre.config.run import TrainingConfig
 from comastre.training.optimiser import (
     build_optimiser,
     iterations_of_step,

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch.optim import AdamW
 
-from comastre.config import LossConfig, ModelConfig
-from comastre.data.shapes import Shapes
+from comastre.config.run import LossConfig, ModelConfig
+from comastre.data.sets.shapes import Shapes
+from comastre.data.targets import Targets
 from comastre.data.transforms import semantic_targets
 from comastre.evaluation.confusion import ConfusionMatrix
 from comastre.evaluation.scores import iou_per_label
-from comastre.losses.objective import compute_terms, total_loss
 from comastre.losses.points import PointSource
-from comastre.losses.targets import Targets
-from comastre.model.inference import segment
-from comastre.model.segmenter import build_segmenter
+from comastre.methods.comastre.inference import segment
+from comastre.methods.comastre.objective import compute_terms, total_loss
+from comastre.methods.comastre.segmenter import build_segmenter
 
 IMAGES = 8
 ITERATIONS = 200

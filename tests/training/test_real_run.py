@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from comastre.bundle import load
-from comastre.config import RunConfig
-from comastre.data.loading import training_batches
-from comastre.settings import write_config
+from comastre.bundle.store import load
+from comastre.config.run import RunConfig
+from comastre.config.settings import write_config
+from comastre.stream.loading import training_batches
 from comastre.training.parts import default_parts
 from comastre.training.run import run
 from comastre.training.stopping import Interrupted
@@ -96,7 +96,7 @@ def test_the_other_methods_run_in_the_same_loop(tmp_path: Path, method: str):
 def test_two_devices_give_the_losses_and_scores_of_one(tmp_path: Path, finished: Path):
     """From the command line; BatchNorm follows the data in the 20 iterations of the first step."""
     write_config(real_config(), tmp_path / "config.yaml")
-    start = [sys.executable, "-c", "import sys; from comastre.cli import main; sys.exit(main())"]
+    start = [sys.executable, "-c", "import sys; from comastre.cli.main import main; sys.exit(main())"]
     command = [
         *start,
         "train",

@@ -15,8 +15,8 @@ import torch
 from tiny_run import TINY, TinyMethod, TinyModel, tiny_config, tiny_evaluate
 from torch.utils.tensorboard import SummaryWriter
 
-from comastre.data.loading import training_batches
 from comastre.errors import UserError
+from comastre.stream.loading import training_batches
 from comastre.training.checkpoint import load_latest
 from comastre.training.parts import Parts
 from comastre.training.run import run

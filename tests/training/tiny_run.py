@@ -22,12 +22,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter  # noqa: F401 (imported before forking, to save time)
 
-from comastre.config import RunConfig
-from comastre.continual.scenario import Scenario, Task, build_scenario
+from comastre.config.run import RunConfig
 from comastre.data.dataset import Sample
-from comastre.data.loading import training_batches
 from comastre.evaluation.evaluate import Prediction, evaluate
 from comastre.evaluation.results import Results, StepResult
+from comastre.stream.loading import training_batches
+from comastre.stream.scenario import Scenario, Task, build_scenario
 from comastre.training import checkpoint
 from comastre.training.parts import Parts
 from comastre.training.run import run

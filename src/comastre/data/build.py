@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comastre.config import DataConfig
+from comastre.config.run import DataConfig
 from comastre.data.dataset import SegmentationDataset
 from comastre.data.files import FileDataset
 from comastre.errors import UserError
@@ -25,33 +25,33 @@ def build_datasets(config: DataConfig, require_files: bool = True) -> tuple[Segm
 def _pair(config: DataConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
     match config.dataset:
         case "shapes":
-            from comastre.data.shapes import drawn_once
+            from comastre.data.sets.shapes import drawn_once
 
             size, seed = config.image_size, config.seed
             return drawn_once("train", size, config.train_images, seed), drawn_once(
                 "val", size, config.val_images, seed
             )
         case "voc":
-            from comastre.data.voc import voc
+            from comastre.data.sets.voc import voc
 
             return voc(config.root, "train"), voc(config.root, "val")
         case "ade20k":
-            from comastre.data.ade20k import ade20k
+            from comastre.data.sets.ade20k import ade20k
 
             return ade20k(config.root, "train"), ade20k(config.root, "val")
         case "coco":
-            from comastre.data.coco import coco
-            from comastre.data.removal import Removal
+            from comastre.data.sets.coco import coco
+            from comastre.data.sets.removal import Removal
 
             labels, removal = config.coco_labels, Removal.of(config)
             return coco(config.root, "train", labels, removal), coco(config.root, "val", labels, removal)
         case "folder":
-            from comastre.data.folder import folder
+            from comastre.data.sets.folder import folder
 
             return folder(config.root, "train", config.held_out), folder(config.root, "val", config.held_out)
         case "coco_json":
-            from comastre.data.coco_json import coco_json
-            from comastre.data.removal import Removal
+            from comastre.data.sets.coco_json import coco_json
+            from comastre.data.sets.removal import Removal
 
             options = (config.train_json, config.val_json, config.held_out, Removal.of(config))
             return coco_json(config.root, "train", *options), coco_json(config.root, "val", *options)

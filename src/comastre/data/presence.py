@@ -18,7 +18,7 @@ from pathlib import Path
 
 from comastre.data.parallel import each_in_parallel
 from comastre.errors import UserError
-from comastre.whole_files import write_whole
+from comastre.files import write_whole
 
 VERSION = 1
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from comastre.config import DataConfig
+from comastre.config.run import DataConfig
 from comastre.data.dataset import Colour, Sample, SegmentationDataset
 from comastre.errors import UserError
 
@@ -71,8 +71,8 @@ def open_split(source: DataSource, split: Split, require_files: bool = True) -> 
     refused at once.
     """
     from comastre.data.build import build_datasets
-    from comastre.data.coco_json import instance_dataset
     from comastre.data.files import FileDataset
+    from comastre.data.sets.coco_json import instance_dataset
 
     if split == "all" and source.file is not None:
         whole: SegmentationDataset = instance_dataset("coco_json", _root_of(source.file), "all", source.file)
@@ -89,11 +89,11 @@ def open_split(source: DataSource, split: Split, require_files: bool = True) -> 
 def has_own_validation(source: DataSource) -> bool:
     """Whether the data comes with a validation split, so that none has to be held out."""
     if source.dataset == "folder" and source.root is not None:
-        from comastre.data.folder import has_validation
+        from comastre.data.sets.folder import has_validation
 
         return has_validation(source.root)
     if source.dataset == "coco_json" and source.root is not None:
-        from comastre.data.coco_json import has_validation as has_validation_file
+        from comastre.data.sets.coco_json import has_validation as has_validation_file
 
         return has_validation_file(source.root, source.file)
     return True
@@ -131,10 +131,10 @@ class Joined:
 def _undivided(source: DataSource) -> SegmentationDataset:
     """All images of data without a validation split: a share of nothing is held out."""
     if source.dataset == "folder":
-        from comastre.data.folder import folder
+        from comastre.data.sets.folder import folder
 
         return folder(source.root, "train", held_out=0.0)
-    from comastre.data.coco_json import coco_json
+    from comastre.data.sets.coco_json import coco_json
 
     return coco_json(source.root, "train", held_out=0.0)
 
@@ -152,7 +152,7 @@ def _root_of(file: Path) -> Path:
 
 
 def _folder_source(path: Path) -> DataSource:
-    from comastre.data.coco_json import has_annotations
+    from comastre.data.sets.coco_json import has_annotations
 
     if (path / "classes.txt").exists() or (path / "classes.json").exists():
         return DataSource("folder", path)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
-from comastre.config import DataConfig
+from comastre.config.run import DataConfig
 from comastre.data.colour import distort
 from comastre.data.dataset import IGNORE, Sample
 

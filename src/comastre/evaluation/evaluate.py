@@ -12,15 +12,15 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from comastre.config import RunConfig
-from comastre.continual.scenario import Scenario
+from comastre.config.run import RunConfig
 from comastre.data.dataset import SegmentationDataset
-from comastre.data.loading import evaluation_batches
 from comastre.errors import UserError
 from comastre.evaluation.confusion import IGNORE, ConfusionMatrix
 from comastre.evaluation.recall import ErrorSplit, RecallCounter, error_split, mask_overlaps
 from comastre.evaluation.results import BACKGROUND, ClassErrors, StepResult
 from comastre.evaluation.scores import all_conventions, fold, iou_per_label, task_confusion
+from comastre.stream.loading import evaluation_batches
+from comastre.stream.scenario import Scenario
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from comastre.continual.scenario import Scenario
 from comastre.data.dataset import IGNORE, SegmentationDataset
-from comastre.model.inference import segment
-from comastre.model.segmenter import Segmenter
-from comastre.whole_files import write_whole
+from comastre.files import write_whole
+from comastre.methods.comastre.inference import segment
+from comastre.methods.comastre.segmenter import Segmenter
+from comastre.stream.scenario import Scenario
 
 FOLDER = "examples"
 INDEX = "index.json"

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from comastre.errors import UserError
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.scores import CONVENTIONS, PAPER, Miou, average, forgetting
-from comastre.whole_files import write_whole
+from comastre.files import write_whole
 
 VERSION = 1
 BACKGROUND = "background"

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config import MaskLossConfig
+from comastre.config.run import MaskLossConfig
+from comastre.data.targets import Targets
 from comastre.losses.matching import Assignment
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
 from comastre.losses.reduce import average_over_processes, mean_over, upcast
-from comastre.losses.targets import Targets
-from comastre.model.outputs import Proposals, take_queries
+from comastre.nets.outputs import Proposals, take_queries
 
 
 def average_num_masks(count: int, device: torch.device | str) -> Tensor:

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from comastre.config import MatchingConfig
+from comastre.config.run import MatchingConfig
+from comastre.data.targets import Targets
 from comastre.losses.points import sample_at
 from comastre.losses.reduce import upcast
-from comastre.losses.targets import Targets
-from comastre.model.outputs import Proposals
+from comastre.nets.outputs import Proposals
 
 
 class NonFiniteCost(ArithmeticError):  # noqa: N818 (it names what was found)

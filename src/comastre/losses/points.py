@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config import MaskLossConfig
+from comastre.config.run import MaskLossConfig
 from comastre.losses.reduce import upcast
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from comastre.files import write_whole
 from comastre.report.groups import Group
 from comastre.report.numbers import ERROR_KINDS, average, ceiling, class_rows, known, results_of, scores
 from comastre.report.paper import reference
-from comastre.whole_files import write_whole
 
 Cell = str | float | None
 

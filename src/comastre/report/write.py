@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from comastre.console import complain, say
 from comastre.errors import UserError
 from comastre.evaluation.scores import CONVENTIONS, PAPER
+from comastre.files import write_whole
 from comastre.report.gather import Run, read_run
 from comastre.report.groups import Group, grouped, labelled
 from comastre.report.page import render
-from comastre.whole_files import write_whole
+from comastre.text import complain, say
 
 REPORT = "report.html"
 

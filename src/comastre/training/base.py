@@ -8,12 +8,12 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from comastre.config import RunConfig
-from comastre.continual.scenario import Scenario, Task
+from comastre.config.run import RunConfig
+from comastre.config.settings import differences, load_config
 from comastre.errors import UserError
 from comastre.evaluation.examples import adopt_examples
 from comastre.evaluation.results import Results
-from comastre.settings import differences, load_config
+from comastre.stream.scenario import Scenario, Task
 from comastre.training.checkpoint import Checkpoint, Position, save
 from comastre.training.directory import CHANGEABLE, CHECKPOINTS, CONFIG, RESULTS, fingerprint
 from comastre.training.parts import Parts, Prepared

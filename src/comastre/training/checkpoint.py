@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from comastre.errors import UserError
+from comastre.files import write_whole
 from comastre.training.stopping import Diverged
-from comastre.whole_files import write_whole
 
 VERSION = 1
 KEPT = 2

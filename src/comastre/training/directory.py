@@ -14,9 +14,9 @@ from typing import IO
 
 import psutil
 
-from comastre.config import RunConfig
+from comastre.config.run import RunConfig
+from comastre.config.settings import differences, load_config, write_config
 from comastre.errors import UserError
-from comastre.settings import differences, load_config, write_config
 
 try:
     import fcntl

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from comastre import __version__
-from comastre.whole_files import write_whole
+from comastre.files import write_whole
 
 ENVIRONMENT = "environment.json"
 _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy")

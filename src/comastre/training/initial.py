@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from comastre import bundle
+from comastre.bundle import store
 from comastre.errors import UserError
-from comastre.model.segmenter import Segmenter
+from comastre.methods.comastre.segmenter import Segmenter
 from comastre.training.directory import CONFIG
 
 # The paper transfers stage 1; the class decoder starts afresh, whatever it knew before.
@@ -19,7 +19,7 @@ def start_from(model: Segmenter, source: str | None) -> None:
     """Give `model` the stage 1 of the run or model bundle `source`, which must be built alike; nothing for None."""
     if source is None:
         return
-    given = bundle.load(_bundle_of(Path(source).expanduser())).model
+    given = store.load(_bundle_of(Path(source).expanduser())).model
     for field, theirs, ours in _fields(given, model):
         if theirs != ours:
             raise UserError(

@@ -24,7 +24,7 @@ from lightning_fabric.strategies import DDPStrategy, Strategy
 from torch import distributed
 from torch.multiprocessing import ProcessRaisedException
 
-from comastre.config import TrainingConfig
+from comastre.config.run import TrainingConfig
 from comastre.errors import UserError
 from comastre.training.stopping import Diverged, Interrupted, StopRequest
 

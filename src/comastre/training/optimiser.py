@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from comastre.config import TrainingConfig
+from comastre.config.run import TrainingConfig
 
 
 def iterations_of_step(config: TrainingConfig, step: int, num_new_classes: int) -> int:

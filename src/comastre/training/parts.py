@@ -12,15 +12,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from comastre import bundle
+from comastre.bundle import store
 from comastre.class_table import LineageStep, class_table
-from comastre.config import RunConfig
-from comastre.continual.scenario import Scenario, Task
-from comastre.continual.stream import build_stream
+from comastre.config.recipe import recipe_of
+from comastre.config.run import RunConfig
 from comastre.data.dataset import SegmentationDataset
 from comastre.evaluation.results import Results, StepResult
 from comastre.losses.points import PointSource
-from comastre.recipe import recipe_of
+from comastre.stream.build import build_stream
+from comastre.stream.scenario import Scenario, Task
 
 OBJECT = "object"
 """The one class of a model that tells no classes apart."""
@@ -74,9 +74,9 @@ def prepare(config: RunConfig, parts: Parts) -> Prepared:
 
 def default_parts() -> Parts:
     """The real things."""
-    from comastre.continual.methods import build_method
-    from comastre.data.loading import training_batches
-    from comastre.evaluation.segmenter import evaluate_model
+    from comastre.evaluation.model import evaluate_model
+    from comastre.methods.build import build_method
+    from comastre.stream.loading import training_batches
 
     return Parts(
         datasets,
@@ -135,7 +135,7 @@ def save_step(
         lineage=[_lineage_of(results, done, today) for done in results.steps],
         training=recipe_of(config),
     )
-    bundle.save(model, table, folder, overwrite=True)
+    store.save(model, table, folder, overwrite=True)
 
 
 def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:

@@ -13,14 +13,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from comastre.config import RunConfig
-from comastre.continual.scenario import Scenario, Task
+from comastre.config.run import RunConfig
 from comastre.data.dataset import SegmentationDataset
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
+from comastre.nets.shared_batch_norm import share_batch_statistics
+from comastre.stream.scenario import Scenario, Task
 from comastre.training.base import adopt_first_step, first_results
-from comastre.training.batch_norm import share_batch_statistics
 from comastre.training.checkpoint import (
     Checkpoint,
     Position,

@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import Optimizer
 
-from comastre.config import RunConfig
+from comastre.config.run import RunConfig
 from comastre.evaluation.results import Results
 from comastre.losses.reduce import average_over_processes
 from comastre.training.checkpoint import Checkpoint, Position, optimiser_tensors, random_state, save

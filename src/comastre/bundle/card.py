@@ -1,0 +1,58 @@
+"""The README.md of a model bundle."""
+
+from __future__ import annotations
+
+from comastre.class_table import ClassTable, LineageStep
+from comastre.config.run import ModelConfig
+
+ADDRESS = "PATH_OR_HUB_ID_OF_THIS_FOLDER"
+"""Stands in the card where the reader puts in where the model is."""
+
+
+def model_card(config: ModelConfig, classes: ClassTable, num_weights: int) -> str:
+    """What the model is, what it knows and how it learned it, for people and for the hub."""
+    front = "---\nlibrary_name: comastre\npipeline_tag: image-segmentation\ntags:\n- continual-learning\n---\n"
+    rows = "\n".join(
+        f"| {step} | {', '.join(_plain(each.name) for each in classes.classes if each.task == step)} |"
+        for step in range(len(classes.tasks))
+    )
+    return f"""{front}
+# A segmentation model that learned its classes step by step
+
+CoMasTRe, size {config.size} ({config.backbone.name}), {num_weights:,} numbers, {len(classes.names)} classes and
+{_plain(classes.background)}.
+
+```python
+import comastre
+
+model = comastre.load("{ADDRESS}")
+prediction = model.predict("photo.jpg")
+```
+
+## Classes
+
+| step | classes |
+|---|---|
+{rows}
+
+## Lineage
+
+{_lineage(classes.lineage)}
+The folder holds tensors as safetensors and text; nothing in it is executed when it is loaded.
+"""
+
+
+def _lineage(steps: tuple[LineageStep, ...]) -> str:
+    if not steps:
+        return "Not recorded.\n"
+    rows = [f"| {each.step} | {each.date} | {_plain(each.data)} | {_scores(each)} |" for each in steps]
+    return "\n".join(["| step | date | data | scores |", "|---|---|---|---|", *rows, ""])
+
+
+def _scores(step: LineageStep) -> str:
+    return ", ".join(f"{name} {value:.1f}" for name, value in step.scores.items() if value is not None) or "-"
+
+
+def _plain(text: str) -> str:
+    """Text that cannot break out of a table's cell."""
+    return " ".join(text.replace("|", "/").split())

@@ -1,0 +1,92 @@
+"""The verbs below `comastre data`; like all verbs they import what is heavy themselves."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from comastre.errors import UserError
+from comastre.text import say
+
+DATASETS = ("shapes", "voc", "ade20k", "coco", "folder", "coco_json")
+# The paper's setting of a dataset, where it has one; else all classes at once.
+_PRESETS = {"shapes": "shapes-6-2", "voc": "voc-15-5", "ade20k": "ade20k-100-50"}
+
+
+def prepare(
+    dataset: tyro.conf.Positional[Literal["voc", "ade20k", "coco"]],
+    /,
+    root: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    base_url: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None,
+    keep_archives: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> int:
+    """Download a public dataset from its official place, check it, unpack it and convert what needs it.
+
+    Started again it goes on where it stopped. The dataset's own terms of use apply.
+
+    Args:
+        dataset: voc (2012, with SBD: 3 GB), ade20k (scene parsing, 1 GB) or coco (2017, 20 GB).
+        root: Folder for the data, which is then --data.root.
+        base_url: A mirror that holds the same files.
+        keep_archives: Keep the downloaded archives in DIR/downloads.
+    """
+    from comastre.data.download.prepare import prepare
+
+    prepare(dataset, root, base_url, keep_archives)
+    return 0
+
+
+def check(
+    source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="DATASET_OR_PRESET")]],
+    /,
+    processes: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
+    overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
+) -> int:
+    """Read every image and mask once, count the images of each class and step, and list every bad file.
+
+    Fields of the configuration can be given, such as --continual.setting 15-1.
+    The exit code is 1 when anything is bad.
+
+    Args:
+        source: A folder with images/, masks/ and classes.txt, a COCO JSON file, voc:FOLDER, ade20k:FOLDER,
+            coco:FOLDER, shapes, a preset, or a YAML file.
+        processes: Reading processes; by default one per processor.
+        overrides: Fields from the command line, already split off.
+    """
+    from comastre.config.run import merge
+    from comastre.config.settings import load_config, preset_names, validate
+
+    dataset, settings, found = source, overrides or {}, None
+    if _names_a_place(source):
+        from comastre.data.sources import parse_source
+
+        found = parse_source(source)
+        dataset, settings = found.dataset, merge({"data": found.settings()}, settings)
+    if dataset in _PRESETS:
+        config = load_config(_PRESETS[dataset], settings)
+    elif dataset in DATASETS:
+        plain = {"data": {"dataset": dataset}, "continual": {"setting": "joint"}}
+        config = validate(merge(plain, settings), source)
+    elif Path(source).exists() or source in preset_names():
+        config = load_config(source, overrides)
+    else:
+        near = difflib.get_close_matches(source, (*DATASETS, *preset_names()), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the datasets are {', '.join(DATASETS)}"
+        raise UserError(f"{source} is neither a dataset nor a preset nor a file: {hint}")
+    if processes is not None and processes < 1:
+        raise UserError(f"--processes is {processes} but must be 1 or more")
+    from comastre.stream.check import check_data, render
+
+    report = check_data(config, processes, found)
+    say(render(report))
+    return 1 if report.problems else 0
+
+
+def _names_a_place(source: str) -> bool:
+    """Whether `source` is data on the disk, such as voc:FOLDER, rather than a preset or a YAML file."""
+    kind, colon, _ = source.partition(":")
+    return (bool(colon) and kind in DATASETS) or source.endswith(".json") or Path(source).is_dir()

@@ -1,0 +1,132 @@
+"""The main job on embedded data: learn a stream of classes on a CPU in minutes, and say what was forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from comastre.config.run import RunConfig, merge
+from comastre.config.settings import load_config
+from comastre.evaluation.results import Results
+from comastre.report.write import REPORT, report_after
+from comastre.training.progress import readable_time
+from comastre.training.run import run
+
+# Background is nearly all of a small image: left in, it would hide what happens to the classes.
+CONVENTION = "no_background_in_base"
+
+# The paper's own switches on the demo's model, data and schedule (SPEC section 9 lists ours).
+PAPER: Mapping[str, Any] = {
+    "model": {"class_decoder": {"masked_attention": False}, "inference": {"alpha": 0.8}},
+    "matching": {"objectness_cost": 0.0},
+    "classification": {"negatives_for_new": False, "negatives_for_old": False, "across_tasks": False},
+    "weights": {
+        "classification": 2.0,
+        "score_kd": 1.0,
+        "mask_kd": 1.0,
+        "position_kd": 1.0,
+        "unmatched_class_kd": 1.0,
+        "matched_class_kd": 1.0,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row of the demo's table."""
+
+    title: str
+    config: RunConfig
+    folder: Path
+    base: Path | None = None
+    """The run whose first step this one takes as its own."""
+
+
+def contenders(out: Path, changes: Mapping[str, Any], paper: bool) -> list[Contender]:
+    """CoMasTRe and plain fine-tuning from the same base model; on demand CoMasTRe with the paper's switches."""
+    ours = load_config("demo", changes)
+    # Plain: a slower backbone in later steps is one of our ways to remember.
+    plain = load_config("demo", merge(changes, {"method": "finetune", "training": {"later_backbone_factor": None}}))
+    rows = [
+        Contender("CoMasTRe", ours, out / "comastre"),
+        Contender("fine-tuning", plain, out / "finetune", base=out / "comastre"),
+    ]
+    if paper:
+        rows.append(Contender("paper's switches", load_config("demo", merge(changes, PAPER)), out / "paper"))
+    return rows
+
+
+def demo(
+    out: Path,
+    changes: Mapping[str, Any],
+    *,
+    paper: bool = False,
+    fresh: bool = False,
+    console: Console | None = None,
+) -> list[Results]:
+    """Run the contenders one after the other and compare them; finished ones are shown at once.
+
+    `changes` are laid over the preset `demo`, such as {"seed": 1}.
+    """
+    console = console or Console()
+    began = time.perf_counter()
+    rows = contenders(out, changes, paper)
+    results = []
+    for number, row in enumerate(rows, start=1):
+        console.print(f"[{number}/{len(rows)}] {row.title} learns a stream of shapes", markup=False, highlight=False)
+        results.append(run(row.config, row.folder, fresh=fresh, base=row.base))
+    titles, page = [row.title for row in rows], out / REPORT
+    console.print()
+    console.print(score_table(titles, results))
+    console.print(meaning(results[0], results[1]), highlight=False)
+    console.print(
+        f"Took {readable_time(time.perf_counter() - began)}. Results, models of every step and logs are in {out}: "
+        f"try `comastre predict {out / 'comastre' / 'steps' / '02'} IMAGES --out DIR`.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if report_after([row.folder for row in rows], page, titles=titles, convention=CONVENTION) is not None:
+        console.print(f"Open {page} to see what was remembered, class by class and picture by picture.", soft_wrap=True)
+    return results
+
+
+def score_table(titles: Sequence[str], results: Sequence[Results]) -> Table:
+    """mIoU of base, incremented and all classes after every step, and the mean of `all` over the steps."""
+    table = Table(title="mIoU in % (base and inc without background, all with it)", box=box.SIMPLE_HEAD)
+    table.add_column("learned", max_width=24)
+    for title in titles:
+        table.add_column(f"{title}\n base   inc   all", justify="right", no_wrap=True)
+    for number, step in enumerate(results[0].steps):
+        scores = [result.steps[number].conventions[CONVENTION] for result in results]
+        cells = ["".join(_cell(value) for value in (score.base, score.inc, score.all)) for score in scores]
+        table.add_row(f"{number + 1}: {', '.join(step.new_classes)}", *cells)
+    table.add_section()
+    table.add_row("avg over the steps", *(f"{result.avg:.1f}" for result in results))
+    return table
+
+
+def _cell(value: float | None) -> str:
+    return f"{'-' if value is None else format(value, '.1f'):>6}"
+
+
+def meaning(ours: Results, plain: Results) -> str:
+    """One sentence on what the table says."""
+    first, last = ours.steps[0].conventions[CONVENTION], ours.steps[-1].conventions[CONVENTION]
+    forgot = plain.steps[-1].conventions[CONVENTION]
+    known = len(ours.steps[0].new_classes)
+    return (
+        f"Without an old image, CoMasTRe kept {_share(last.base, first.base)} of what it knew of the first {known} "
+        f"classes and learned {len(ours.class_order) - known} new ones ({last.inc or 0.0:.0f} mIoU); "
+        f"plain fine-tuning kept {_share(forgot.base, first.base)}."
+    )
+
+
+def _share(now: float, before: float) -> str:
+    return f"{100 * now / before:.0f} %" if before > 0 else "nothing"

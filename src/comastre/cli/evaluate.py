@@ -1,0 +1,62 @@
+"""The verb `comastre eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from comastre.errors import UserError
+from comastre.text import say
+
+
+def evaluate(
+    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]],
+    /,
+    data: Annotated[str, tyro.conf.arg(metavar="DATA")],
+    map: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="JSON")] = None,
+    split: Literal["train", "val", "all"] | None = None,
+    masks: Literal["semantic", "instance"] = "semantic",
+    device: str = "cpu",
+    batch_size: int = 1,
+    workers: int = 0,
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> int:
+    """Score a trained model on data: mIoU under every convention, per class, recall, and where masks got lost.
+
+    Base classes are those of the model's first step. Classes go together by name, or as --map says.
+
+    Args:
+        model: Folder of a model bundle, or its id on the hub.
+        data: shapes, voc:FOLDER, ade20k:FOLDER, coco:FOLDER, a folder with images/, masks/ and classes.txt, or a COCO
+            JSON file.
+        map: YAML or JSON file with lines `class of the data: class of the model`; null for a class that the model
+            does not know, background, or ignore for pixels that are not to be scored.
+        out: File for all scores.
+        split: Which images; by default the validation split where the data has one, else all.
+        masks: What recall counts as a true mask: all pixels of a class in an image, or an object.
+        device: cpu, cuda or mps.
+        batch_size: Images at once; those of different sizes are padded, which changes scores a little.
+        workers: Processes that read images.
+        overwrite: Replace the file of --out.
+    """
+    from comastre.data.class_mapping import read_map
+    from comastre.data.sources import parse_source
+
+    if out is not None and out.exists() and not (overwrite and out.is_file()):
+        fix = "give the name of a file" if out.is_dir() else "choose another name, or give --overwrite"
+        raise UserError(f"--out {out} is already there: {fix}")
+    source = parse_source(data)
+    class_map = None if map is None else read_map(map)
+    from comastre.api import load
+    from comastre.evaluation.scoring import Options, score
+    from comastre.evaluation.scoring_text import render
+
+    scores = score(load(model).to(device), source, class_map, Options(split, masks, batch_size, workers))
+    say(render(scores, model))
+    if out is not None:
+        scores.write(out)
+        say(f"\nall of this is in {out}")
+    return 0

@@ -1,0 +1,85 @@
+"""The verb `comastre learn`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+# The verb's own options; every other one is a field of the configuration.
+OPTIONS = (
+    "data",
+    "out",
+    "val",
+    "old-val",
+    "minutes",
+    "iterations",
+    "same-class",
+    "new-class",
+    "only",
+    "backbone-weights",
+    "fresh",
+)
+
+Data = Annotated[str, tyro.conf.arg(metavar="FOLDER_OR_COCO_JSON")]
+OtherData = Annotated[str | None, tyro.conf.arg(metavar="DATA")]
+Names = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]]
+Pairs = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=OLD")]]
+
+
+def learn(
+    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]],
+    /,
+    data: Data,
+    out: Annotated[Path, tyro.conf.arg(metavar="NEW_MODEL")],
+    val: OtherData = None,
+    old_val: OtherData = None,
+    minutes: float | None = None,
+    iterations: int | None = None,
+    same_class: Pairs = (),
+    new_class: Names = (),
+    only: Names = (),
+    backbone_weights: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None,
+    fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
+) -> int:
+    """Teach a model the new classes of your own data, without its old images and without forgetting its old classes.
+
+    Interrupted, the same command goes on. Any field of the configuration can be given as --section.field value
+    (`comastre train --help` lists them).
+
+    Args:
+        model: Folder of a model bundle, its id on the hub, or new:small to start from nothing (new:tiny, new:r50).
+        data: Images labelled for the new classes: a folder with images/, masks/ and classes.txt, or a COCO JSON file.
+        out: Folder for the new model, which must not exist yet; the old model is never touched.
+        val: Data to score on; without it a part of the data is held out.
+        old_val: Data labelled for old classes, on which forgetting is measured.
+        minutes: Train at most so long; by default as long as this much data takes.
+        iterations: Train exactly so long.
+        same_class: A class of the data that is an old class by another name, such as Dog=dog; may be repeated.
+        new_class: A class of the data that is new although it looks like another; may be repeated.
+        only: Learn only this new class of the data, others count as unlabelled; may be repeated.
+        backbone_weights: Weights of a new model's backbone: a file, hub or none (random).
+        fresh: Start over instead of going on; what was there is kept aside.
+        overrides: Fields from the command line, already split off.
+    """
+    from comastre.learning.learn import learn
+
+    learn(
+        model,
+        data,
+        out=out,
+        val=val,
+        old_val=old_val,
+        minutes=minutes,
+        iterations=iterations,
+        same_class=same_class,
+        new_class=new_class,
+        only=only,
+        backbone_weights=backbone_weights,
+        fresh=fresh,
+        settings=overrides,
+    )
+    return 0

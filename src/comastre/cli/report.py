@@ -1,0 +1,43 @@
+"""The verb `comastre report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from comastre.text import say
+
+Runs = Annotated[list[Path], tyro.conf.arg(metavar="RUN")]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
+
+
+def report(
+    runs: tyro.conf.Positional[Runs],
+    /,
+    out: File = None,
+    figures: Folder = None,
+    tables: Folder = None,
+    convention: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+) -> int:
+    """Show on one page what runs learned and forgot; runs of one setting share their charts.
+
+    Args:
+        runs: Run directories, finished or not; a joint run is the ceiling of the others.
+        out: The page; by default report.html in the run, or in this folder for several runs.
+        figures: Also save every chart here, as SVG and PNG.
+        tables: Also save every table here, as CSV, Markdown and LaTeX.
+        convention: How mIoU is averaged: paper, no_background_in_base, future_ignored or no_background; by default
+            as the first run says.
+    """
+    from comastre.report.terminal import show
+    from comastre.report.write import REPORT, convention_of, write_report
+
+    page = out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT))
+    groups = write_report(runs, page, convention=convention, figures=figures, tables=tables)
+    show(groups, convention_of(groups, convention))
+    also = [f"figures in {figures}"] * (figures is not None) + [f"tables in {tables}"] * (tables is not None)
+    say(f"The report is {page}" + "".join(f", {words}" for words in also))
+    return 0

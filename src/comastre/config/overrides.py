@@ -1,0 +1,143 @@
+"""Dotted command-line overrides (`--training.iterations 100`) as a nested dict, before anything is validated.
+
+Overrides are merged into the preset's dict and validated together with it, so that `--model.size small` fills in
+that size's own defaults instead of meeting already filled ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from comastre.config.run import RunConfig, Section
+from comastre.errors import UserError
+
+
+class UsageError(UserError):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class ConfigField:
+    """One leaf of the configuration tree."""
+
+    name: str
+    """Full dotted name."""
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def section(self) -> str:
+        """Dotted name of the section that holds the field; empty at the top."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def choices(self) -> str:
+        """The allowed values where they are few, as in '(focal | cross_entropy)'."""
+        return f"({' | '.join(map(str, get_args(self.annotation)))})" if get_origin(self.annotation) is Literal else ""
+
+
+def config_fields(section: type[Section] = RunConfig, prefix: str = "") -> Iterator[ConfigField]:
+    """All leaves of the configuration, top-level ones first, then section by section."""
+    below: list[tuple[str, type[Section]]] = []
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            below.append((f"{prefix}{name}", field.annotation))
+        else:
+            # pydantic moves constraints out of `Annotated[...]`, so the annotation is the bare type.
+            yield ConfigField(f"{prefix}{name}", field.annotation, field.default, field.description or "")
+    for name, annotation in below:
+        yield from config_fields(annotation, f"{name}.")
+
+
+def closest(name: str, known: Sequence[str]) -> list[str]:
+    """Up to three known dotted names that look like `name`, compared in full and by their last parts."""
+    parts = name.count(".") + 1
+    by_tail = {".".join(full.split(".")[-parts:]): full for full in reversed(known)}
+    near = [by_tail[tail] for tail in difflib.get_close_matches(name, by_tail, n=3, cutoff=0.6)]
+    near += difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    return list(dict.fromkeys(near))[:3]
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """A half sentence with the names a user may have meant."""
+    near = closest(name, known)
+    return f"did you mean {' or '.join(near)}?" if near else "`comastre train --help` lists all fields"
+
+
+def find_field(name: str) -> ConfigField:
+    """The field with this dotted name, of which leading sections may be left out where that is unique."""
+    fields = {field.name: field for field in config_fields()}
+    wanted = name.replace("-", "_")
+    if wanted in fields:
+        return fields[wanted]
+    matches = [full for full in fields if full.endswith(f".{wanted}")]
+    if len(matches) == 1:
+        return fields[matches[0]]
+    if matches:
+        raise UsageError(
+            f"--{name} could mean {', '.join(f'--{match}' for match in matches)}: write one of them in full"
+        )
+    raise UsageError(f"there is no field --{name}: {suggestion(wanted, list(fields))}")
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types and literal values that an annotation such as `tuple[int, ...] | None` is made of."""
+    arguments = get_args(annotation)
+    if annotation is tuple or get_origin(annotation) is tuple:
+        return {tuple}
+    return set().union(*map(_kinds, arguments)) if arguments else {annotation}
+
+
+def parse_value(text: str, field: ConfigField) -> Any:
+    """The YAML value of `text`; text fields keep the text, tuples may be written as `a,b`."""
+    kinds = _kinds(field.annotation)
+    if tuple in kinds and "," in text and not text.lstrip().startswith("["):
+        text = f"[{text}]"
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        if str in kinds:
+            return text
+        raise UsageError(f"--{field.name} got {text!r}, which cannot be read as a value") from None
+    wants_text = str in kinds or any(isinstance(kind, str) for kind in kinds)
+    # A folder called 2024 or a setting 15-5 is text, whatever YAML takes it for.
+    return text if wants_text and value is not None and not isinstance(value, str) else value
+
+
+def split_overrides(arguments: Sequence[str], own_options: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Overrides among the arguments as a nested dict, and the arguments that are not overrides.
+
+    `own_options` are the verb's own options (without dashes), which are left alone together with their values.
+    """
+    overrides: dict[str, Any] = {}
+    rest: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        name, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or name.replace("_", "-") in own_options:
+            rest.append(argument)
+            continue
+        field = find_field(name)
+        if not equals:
+            has_value = bool(waiting) and not waiting[0].startswith("--")
+            if not has_value and field.annotation is not bool:
+                raise UsageError(f"--{name} needs a value, as in --{name} {field.default}")
+            text = waiting.pop(0) if has_value else "true"
+        _put(overrides, field.name, parse_value(text, field))
+    return overrides, rest
+
+
+def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, leaf = dotted.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[leaf] = value

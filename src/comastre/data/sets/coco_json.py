@@ -1,0 +1,189 @@
+"""Any dataset in COCO's instance format: polygons and run-length masks in a JSON file, images in a folder.
+
+Training and validation files are `data.train_json` and `data.val_json` (relative to `data.root`), or the first of
+the usual places that exists: annotations/instances_train*.json, annotations/train.json, train.json,
+train/_annotations.coco.json (and val or valid). Where there is no validation file, a fixed share of the images
+(`data.held_out`) is held out. Images are looked for beside the JSON file and in the usual folders.
+
+Objects are drawn from the largest to the smallest, so that small ones stay visible; crowds are ignored pixels.
+A polygon of fewer than three points has no area and is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from comastre.data.dataset import IGNORE, palette
+from comastre.data.files import FileDataset, Labels, Record, data_root
+from comastre.data.images import image_size
+from comastre.data.sets.annotations import Categories, Notes, group_by_image, read_categories, read_json
+from comastre.data.sets.held_out import is_held_out
+from comastre.data.sets.removal import NOTHING, Removal
+from comastre.errors import UserError
+
+_FIELDS = ("id", "category_id", "segmentation", "iscrowd")
+_SPLIT_NAMES = {
+    "train": ("train",),
+    "val": ("val", "valid", "validation"),
+    "all": ("train", "val", "valid", "validation", "test"),
+}
+
+
+def coco_json(
+    root: str | Path | None,
+    split: Literal["train", "val"],
+    train_json: str | None = None,
+    val_json: str | None = None,
+    held_out: float = 0.1,
+    removal: Removal = NOTHING,
+) -> FileDataset:
+    """One split of a dataset in COCO's instance format under `root`, without the classes of `removal`."""
+    folder = data_root(root, "coco_json")
+    training = _file(folder, "train", train_json)
+    validation = _file(folder, "val", val_json)
+    if training is None:
+        raise UserError(f"No annotation file was found in {folder}: name it with --data.train_json FILE.")
+    # A file that was named for training is not for validation, whatever it is called.
+    if validation is not None and not validation.samefile(training):
+        file = training if split == "train" else validation
+        return instance_dataset("coco_json", folder, split, file, removal=removal)
+    return instance_dataset("coco_json", folder, split, training, held_out=held_out, removal=removal)
+
+
+def instance_dataset(
+    name: str,
+    root: Path,
+    split: str,
+    annotations: Path,
+    images: Path | None = None,
+    held_out: float | None = None,
+    removal: Removal = NOTHING,
+) -> FileDataset:
+    """The images of one annotation file; with `held_out` only those of the split."""
+    content = read_json(annotations, "images", "annotations", "categories")
+    categories = removal.apply(read_categories(annotations, content), annotations)
+    grouped = group_by_image(annotations, content, _FIELDS)
+    try:
+        entries = [(entry["id"], str(entry["file_name"])) for entry in content["images"]]
+    except (KeyError, TypeError):
+        raise UserError(f"{annotations}: every image needs an id and a file_name.") from None
+    if held_out is not None:
+        entries = [entry for entry in entries if is_held_out(entry[1], held_out) == (split == "val")]
+    entries = [entry for entry in entries if not removal.drops(grouped.get(entry[0], []), categories)]
+    folder = images or _image_folder(root, annotations, [file for _, file in entries[:1]], split)
+    records = [Record(Path(file).with_suffix("").as_posix(), folder / file, annotations) for _, file in entries]
+    notes = Notes([json.dumps(grouped.get(image, [])).encode() for image, _ in entries])
+    colours = palette(len(categories.class_names) + 1)
+    reader = InstanceReader(categories, notes)
+    title = removal.title(name)
+    return FileDataset(title, split, categories.class_names, colours, records, reader, source=annotations)
+
+
+def has_annotations(root: Path) -> bool:
+    """Whether an annotation file is in one of the usual places."""
+    return _file(root, "train", None) is not None
+
+
+def has_validation(root: Path, training: Path | None = None) -> bool:
+    """Whether an annotation file for validation, other than the one for training, is in one of the usual places."""
+    found = _file(root, "val", None)
+    return found is not None and (training is None or not found.samefile(training))
+
+
+def _file(root: Path, split: Literal["train", "val"], given: str | None) -> Path | None:
+    if given is not None:
+        path = root / Path(given).expanduser()
+        if not path.is_file():
+            raise UserError(f"data.{split}_json: there is no file {path}.")
+        return path
+    for name in _SPLIT_NAMES[split]:
+        usual = [*sorted((root / "annotations").glob(f"instances_{name}*.json")), root / "annotations" / f"{name}.json"]
+        usual += [root / f"{name}.json", root / name / "_annotations.coco.json"]
+        usual += (
+            [root / "annotations" / "instances_default.json", root / "annotations.json"] if split == "train" else []
+        )
+        found = next((path for path in usual if path.is_file()), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _image_folder(root: Path, annotations: Path, files: Sequence[str], split: str) -> Path:
+    stem = annotations.stem.removeprefix("instances_")
+    names = (stem, *_SPLIT_NAMES[split], ".")
+    places = [annotations.parent, *(root / "images" / name for name in names), *(root / name for name in names)]
+    for place in places:
+        if all((place / file).is_file() for file in files):
+            return place
+    raise UserError(
+        f"The image {files[0]} of {annotations} was found neither beside it nor in images/, {split}/ or "
+        f"images/{split}/ of {root}: put the images there."
+    )
+
+
+@dataclass(frozen=True)
+class InstanceReader:
+    """Draws the objects of an image from their polygons and run-length masks."""
+
+    categories: Categories
+    notes: Notes
+
+    def __call__(self, index: int, record: Record, size: tuple[int, int] | None) -> Labels:
+        height, width = size or image_size(record.image)
+        semantic = np.zeros((height, width), dtype=np.uint8)
+        instances = np.zeros((height, width), dtype=np.int32)
+        labelled = [(self._label(entry, record), entry) for entry in self.notes[index]]
+        # Objects of a class that was taken out are not drawn at all, so they hide nothing either.
+        drawn = [(label, _mask(entry, height, width, record)) for label, entry in labelled if label]
+        # Crowds first, so that single objects inside them count; then from the largest to the smallest.
+        drawn.sort(key=lambda each: (each[0] != IGNORE, -int(each[1].sum())))
+        for number, (label, mask) in enumerate(drawn, 1):
+            semantic[mask] = label
+            instances[mask] = 0 if label == IGNORE else number
+        return Labels(semantic, instances)
+
+    def _label(self, entry: Mapping[str, Any], record: Record) -> int:
+        label = self.categories.label_of.get(entry.get("category_id", -1))
+        if label is None:
+            raise UserError(
+                f"{record.labels}: annotation {entry.get('id')} of {record.image.name} has the category "
+                f"{entry.get('category_id')}, which is not in the list of categories."
+            )
+        return IGNORE if entry.get("iscrowd") and label else label
+
+
+def _mask(entry: Mapping[str, Any], height: int, width: int, record: Record) -> np.ndarray:
+    """The pixels (H, W) bool of one annotation."""
+    from pycocotools import mask as run_length
+
+    where = f"{record.labels}: annotation {entry.get('id')} of {record.image.name}"
+    shape = entry.get("segmentation")
+    if isinstance(shape, dict) and "counts" in shape and "size" in shape:
+        if list(shape["size"]) != [height, width]:
+            raise UserError(
+                f"{where} has a mask of {shape['size'][1]} x {shape['size'][0]} but the image is {width} x {height}: "
+                "make them the same size."
+            )
+    elif not isinstance(shape, list) or not all(isinstance(polygon, list) for polygon in shape):
+        raise UserError(f"{where} has no segmentation (a box alone is not enough): add one, or remove the annotation.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # between pycocotools and numpy; not about the data
+            if isinstance(shape, list):
+                polygons = [polygon for polygon in shape if len(polygon) >= 6]
+                if not polygons:
+                    return np.zeros((height, width), dtype=bool)
+                runs = run_length.merge(run_length.frPyObjects(polygons, height, width))
+            else:
+                # Counts are a list of numbers, or a text in which they are already packed.
+                runs = run_length.frPyObjects(shape, height, width) if isinstance(shape["counts"], list) else shape
+            return run_length.decode(runs).astype(bool)
+    except Exception as error:  # pycocotools raises bare exceptions of many kinds
+        raise UserError(f"{where} has a segmentation that cannot be read ({error}).") from None

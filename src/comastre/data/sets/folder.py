@@ -1,0 +1,151 @@
+"""The user's own data: images, masks of class ids, and a list of classes.
+
+`root` holds images/ (any format, in any sub-folders), masks/ with a PNG of the same name for every image, and
+classes.txt or classes.json. Splits are the first of these that is there:
+
+- images/train + masks/train and images/val + masks/val (val may be called valid or validation);
+- train/images + train/masks and val/images + val/masks;
+- train.txt and val.txt with image names, with or without suffix, one per line;
+- else a fixed share of the images (`data.held_out`) is held out for validation.
+
+classes.txt has one name per line, the first line being class 1, unless it says background or void, which is id 0.
+classes.json is a list of names in the same order, a list of {"id", "name"}, or {"1": name, "2": name, ...}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from comastre.data.dataset import IGNORE, palette
+from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below, read_names
+from comastre.data.images import IMAGE_SUFFIXES
+from comastre.data.sets.held_out import is_held_out
+from comastre.errors import UserError
+
+_VOID = ("void", "unlabeled", "unlabelled")
+_VAL = ("val", "valid", "validation")
+
+
+def folder(root: str | Path | None, split: Literal["train", "val"], held_out: float = 0.1) -> FileDataset:
+    """One split of the images and masks under `root`."""
+    base = data_root(root, "folder")
+    names, has_background = read_classes(base)
+    records = _split_records(base, split, held_out)
+    colours = palette(len(names) + 1)
+    reader = MaskReader(len(names))
+    return FileDataset("folder", split, names, colours, records, reader, has_background, source=base)
+
+
+# --- images and masks ------------------------------------------------------------------------------------------------
+
+
+def _split_records(base: Path, split: Literal["train", "val"], held_out: float) -> list[Record]:
+    training, validation = _split_folders(base, ("train",)), _split_folders(base, _VAL)
+    if validation is not None:
+        if training is None:
+            raise UserError(f"{validation[0]} has validation images but there are none for training: add images/train.")
+        return _pairs(*(training if split == "train" else validation))
+    if training is None and not (base / "images").is_dir():
+        raise UserError(f"{base} has no folder images/: put the images there and their masks into masks/.")
+    records = _pairs(*(training or (base / "images", base / "masks")))
+    lists = [base / f"{name}.txt" for name in ("train", *_VAL) if (base / f"{name}.txt").exists()]
+    if not lists:
+        return [record for record in records if is_held_out(record.name, held_out) == (split == "val")]
+    if len(lists) != 2 or lists[0].stem != "train":
+        raise UserError(f"{base} has {lists[0].name} but a split needs both train.txt and val.txt: add the other one.")
+    return _listed(lists[0] if split == "train" else lists[1], records)
+
+
+def has_validation(base: Path) -> bool:
+    """Whether the folder says itself which images are for validation."""
+    return _split_folders(base, _VAL) is not None or any((base / f"{name}.txt").exists() for name in _VAL)
+
+
+def _split_folders(base: Path, names: Sequence[str]) -> tuple[Path, Path] | None:
+    """The folders of images and masks of a split called by one of the names."""
+    for name in names:
+        for images, masks in (("images/{}", "masks/{}"), ("{}/images", "{}/masks")):
+            if (base / images.format(name)).is_dir():
+                return base / images.format(name), base / masks.format(name)
+    return None
+
+
+def _listed(path: Path, records: list[Record]) -> list[Record]:
+    known = {record.name: record for record in records}
+    chosen = []
+    for line in read_names(path):
+        name = line.removeprefix("images/")
+        record = known.get(name) or known.get(Path(name).with_suffix("").as_posix())
+        if record is None:
+            raise UserError(f"{path} lists {line}, which is not in images/: correct the list or add the image.")
+        chosen.append(record)
+    return chosen
+
+
+def _pairs(images: Path, masks: Path) -> list[Record]:
+    """Every image with the mask of the same relative name."""
+    found = files_below(images, IMAGE_SUFFIXES)
+    if not found:
+        raise UserError(f"The folder {images} holds no images ({', '.join(IMAGE_SUFFIXES)}).")
+    if not masks.is_dir():
+        raise UserError(f"There is no folder {masks} with a mask for every image of {images}.")
+    seen: dict[str, Path] = {}
+    for image in found:
+        name = image.relative_to(images).with_suffix("").as_posix()
+        if name in seen:
+            raise UserError(
+                f"{seen[name]} and {image} would share the mask {name}.png: give every image one name of its own."
+            )
+        seen[name] = image
+    return [Record(name, image, masks / f"{name}.png") for name, image in seen.items()]
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
+    """The class names 1..C, and whether id 0 is a background (rather than void)."""
+    text, listed = base / "classes.txt", base / "classes.json"
+    if text.exists():
+        path, names = text, read_names(text)
+    elif listed.exists():
+        path, names = listed, _from_json(listed)
+    else:
+        raise UserError(f"{base} has neither classes.txt nor classes.json: write one class name per line, id 1 first.")
+    has_background = True
+    if names and names[0].lower() in ("background", *_VOID):
+        has_background = names[0].lower() == "background"
+        names = names[1:]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{path} names the class {twice[0]} twice: give every class a name of its own.")
+    if not 1 <= len(names) < IGNORE:
+        raise UserError(f"{path} names {len(names)} classes but 1 to {IGNORE - 1} can be learned.")
+    return tuple(names), has_background
+
+
+def _from_json(path: Path) -> list[str]:
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+    if isinstance(content, dict) and isinstance(content.get("classes"), list):
+        content = content["classes"]
+    if isinstance(content, list) and all(isinstance(each, str) for each in content):
+        return content
+    try:
+        entries = content.items() if isinstance(content, dict) else [(each["id"], each["name"]) for each in content]
+        by_id = {int(number): str(name) for number, name in entries}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(
+            f'{path} must be a list of names, a list of {{"id": 1, "name": "cat"}}, or {{"1": "cat", ...}}.'
+        ) from None
+    by_id = {number: name for number, name in by_id.items() if number != IGNORE}
+    if 0 not in by_id:
+        by_id[0] = "background"
+    if sorted(by_id) != list(range(len(by_id))):
+        raise UserError(f"{path} must number the classes 1, 2, 3, ... without gaps, not {sorted(by_id)[:12]}.")
+    return [by_id[number] for number in sorted(by_id)]

@@ -1,0 +1,160 @@
+"""`comastre eval`: a bundle's scores on any data whose classes are, or can be mapped to, the model's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from torch import Tensor
+
+from comastre.api import Model
+from comastre.config.run import DataConfig, EvaluationConfig, RunConfig
+from comastre.data.class_mapping import ClassMap, ClassMapping, map_classes
+from comastre.data.sources import DataSource, Split, open_split, split_for_scoring
+from comastre.errors import UserError
+from comastre.evaluation.evaluate import Prediction, evaluate
+from comastre.evaluation.image_progress import ImageProgress
+from comastre.evaluation.model import as_prediction
+from comastre.evaluation.results import BACKGROUND, StepResult, without_nan
+from comastre.evaluation.scores import PAPER
+from comastre.files import write_whole
+from comastre.learning.images import relabel
+from comastre.methods.comastre.inference import segment
+from comastre.stream.scenario import Scenario, Task
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """How data is read and counted."""
+
+    split: Split | None = None
+    """None: those of a named annotation file, else the validation split, else all images."""
+    masks: Literal["semantic", "instance"] = "semantic"
+    """What recall counts: one true mask per class of an image, or one per object."""
+    batch_size: int = 1
+    workers: int = 0
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model scored on data."""
+
+    result: StepResult
+    mapping: ClassMapping
+    tasks: tuple[tuple[str, ...], ...]
+    """The model's classes, step by step."""
+    data: str
+    split: str
+    images: int
+    background: str
+    """What label 0 of the data is."""
+    alpha: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of --out: percentages, null where nothing can be scored."""
+        result, mapping = self.result, self.mapping
+        document = {
+            "version": VERSION,
+            "data": self.data,
+            "split": self.split,
+            "images": self.images,
+            "tasks": [list(names) for names in self.tasks],
+            "convention": PAPER,
+            "miou": asdict(result.conventions[PAPER]),
+            "conventions": {name: asdict(score) for name, score in result.conventions.items()},
+            "per_class": dict(result.per_class),
+            "recall": asdict(result.recall),
+            "recall_per_class": {name: asdict(recall) for name, recall in result.recall_per_class.items()},
+            "errors": {name: asdict(errors) for name, errors in result.errors.items()},
+            "task_confusion": [list(row) for row in result.task_confusion],
+            "alpha": self.alpha,
+            "map": dict(mapping.same),
+            "not_in_the_data": list(mapping.missing),
+            "not_known_to_the_model": list(mapping.unknown),
+            "ignored": list(mapping.left_out),
+            "seconds": result.seconds,
+        }
+        return without_nan(document)
+
+    def write(self, path: Path) -> None:
+        """Write the document, whole."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, (json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            raise UserError(f"the scores cannot be written to {path}: {error}") from error
+
+
+def score(
+    model: Model,
+    source: DataSource,
+    class_map: ClassMap | None = None,
+    options: Options | None = None,
+    console: Console | None = None,
+) -> Scores:
+    """Score a model on data; classes go together by name, or as `class_map` (data class -> model class) says."""
+    options = options or Options()
+    if options.batch_size < 1 or options.workers < 0:
+        raise UserError("--batch-size must be 1 or more, and --workers 0 or more")
+    split = options.split or split_for_scoring(source)
+    dataset = open_split(source, split)
+    mapping = map_classes(dataset.class_names, model.classes, class_map)
+    names = (*model.classes.names, "not known to the model")
+    scored = relabel(dataset, mapping.labels, names, (*model.colours, (128, 128, 128)))
+    scenario = _as_learned(model.classes.tasks, bool(mapping.unknown))
+    config = RunConfig(
+        model=model.segmenter.config,
+        data=DataConfig(masks=options.masks, workers=options.workers),
+        evaluation=EvaluationConfig(batch_size=options.batch_size),
+    )
+    alpha = config.model.inference.alpha
+    began = time.perf_counter()
+    with ImageProgress("scoring", len(dataset), console) as progress:
+
+        def predict(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Prediction]:
+            found = [as_prediction(each, alpha) for each in segment(model.segmenter, images, padding, sizes)]
+            progress.advance(len(found))
+            return found
+
+        model.segmenter.eval()
+        result = evaluate(
+            predict,
+            scored,
+            scenario,
+            len(model.classes.tasks) - 1,
+            config,
+            device=model.device,
+            unscored=mapping.unscored(model.classes.names),
+        )
+    tasks = tuple(
+        tuple(record.name for record in model.classes.classes if record.task == step)
+        for step in range(len(model.classes.tasks))
+    )
+    return Scores(
+        replace(result, seconds=time.perf_counter() - began),
+        mapping,
+        tasks,
+        str(source),
+        split,
+        len(dataset),
+        BACKGROUND if dataset.has_background else "void",
+        alpha,
+    )
+
+
+def _as_learned(sizes: Sequence[int], unknown: bool) -> Scenario:
+    """A stream in which the model has learned all its steps, and a step is to come where the data has more classes."""
+    total = sum(sizes) + unknown
+    order = tuple(range(1, total + 1))
+    tasks, first = [], 0
+    for step, size in enumerate((*sizes, 1) if unknown else sizes):
+        tasks.append(Task(step, order[first : first + size], order[:first], order[first + size :], ()))
+        first += size
+    return Scenario("as the model learned", "overlapped", "protocol", order, tuple(tasks))

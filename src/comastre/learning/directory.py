@@ -1,0 +1,132 @@
+"""The directory in which a lesson trains, beside the model that it will write: an ordinary run with a plan."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from comastre.bundle import store
+from comastre.config.run import RunConfig
+from comastre.config.settings import load_config, write_config
+from comastre.errors import UserError
+from comastre.evaluation.results import Results, StepResult
+from comastre.files import write_whole
+from comastre.learning.lesson import CONVENTION, Lesson
+from comastre.learning.start import Student
+from comastre.training.checkpoint import Checkpoint, Position, save
+from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, fingerprint, locked, move_aside
+
+PLAN = "plan.json"
+
+
+def workplace(out: Path) -> Path:
+    """Where the model `out` is trained."""
+    return out.with_name(f"{out.name}.training")
+
+
+def refuse_bad_out(out: Path, folder: Path | None) -> None:
+    """Say why a new model cannot be written to `out`; `folder` is where the old one is."""
+    if folder is not None:
+        new, old = out.resolve(), folder.resolve()
+        if new == old or old in new.parents or new in old.parents:
+            raise UserError(f"--out {out} would touch the old model in {folder}: name another folder, beside it")
+    if out.is_file():
+        raise UserError(f"--out {out} is a file: name a new folder for the new model")
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"--out {out} exists already and is never overwritten: name a new folder for the new model")
+    work = workplace(out)
+    if work.exists() and not work.is_dir():
+        raise UserError(f"{work}, where the training would be kept, is a file: name another --out")
+    if work.exists() and not (work / PLAN).exists() and any(not each.name.startswith(".") for each in work.iterdir()):
+        raise UserError(f"{work}, where the training would be kept, holds other files: name another --out")
+
+
+def begun(work: Path) -> tuple[RunConfig, Mapping[str, Any]] | None:
+    """The configuration and the plan of a lesson whose schedule is decided; None where there is none yet."""
+    try:
+        plan = json.loads((work / PLAN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{work / PLAN} cannot be read ({error}): start over with --fresh") from None
+    return (load_config(work / CONFIG), plan) if plan.get("decided") else None
+
+
+def refuse_changes(work: Path, asked: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """A lesson goes on only if it is the same one."""
+    changed = [name for name, value in asked.items() if plan.get("asked", {}).get(name) != value]
+    if changed:
+        raise UserError(
+            f"{work} holds the training of another command (what differs: {', '.join(changed)}): "
+            "give the same command to go on, name another --out, or start over with --fresh"
+        )
+
+
+def put_aside(work: Path) -> None:
+    """Keep what is there under another name."""
+    if work.exists():
+        with locked(work):
+            move_aside(work)
+
+
+def set_up(
+    work: Path,
+    config: RunConfig,
+    student: Student,
+    lesson: Lesson,
+    before: StepResult | None,
+    plan: Mapping[str, Any],
+) -> None:
+    """Make `work` a run that has just finished its first step, what the model knows; an earlier attempt is dropped."""
+    with locked(work):
+        write_whole(work / PLAN, _text({**plan, "decided": False}))
+        for old in (CHECKPOINTS, "steps", "tensorboard"):
+            shutil.rmtree(work / old, ignore_errors=True)
+        for file in (RESULTS, "metrics.jsonl"):
+            (work / file).unlink(missing_ok=True)
+        write_config(config, work / CONFIG)
+        if student.segmenter is not None and student.known is not None and before is not None:
+            _adopt(work, config, student, lesson, before)
+        write_whole(work / PLAN, _text(plan))
+
+
+def _adopt(work: Path, config: RunConfig, student: Student, lesson: Lesson, before: StepResult) -> None:
+    assert student.segmenter is not None and student.known is not None
+    store.save(student.segmenter, student.known, old_bundle(work), overwrite=True)
+    results = Results(
+        method=config.method,
+        dataset=lesson.source.dataset,
+        setting=config.continual.setting,
+        protocol=config.continual.protocol,
+        seed=config.seed,
+        background=lesson.background == "background",
+        class_order=lesson.meaning.names,
+        convention=CONVENTION,
+        steps=(before,),
+    )
+    results.write(work / RESULTS)
+    tensors = store.saved_tensors(student.segmenter)
+    save(work / CHECKPOINTS, Checkpoint(Position(1), tensors, results=results.as_json(), config=fingerprint(config)))
+
+
+def old_bundle(work: Path) -> Path:
+    """The copy of the old model that a lesson keeps."""
+    return work / "steps" / "00"
+
+
+def new_bundle(work: Path, lesson: Lesson) -> Path:
+    """The model after the lesson, as the loop writes it."""
+    return work / "steps" / f"{lesson.step:02d}"
+
+
+def tidy(work: Path) -> None:
+    """Drop what was for going on: with the new model written, only its logs, settings and scores are of use."""
+    for folder in (CHECKPOINTS, "steps"):
+        shutil.rmtree(work / folder, ignore_errors=True)
+
+
+def _text(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

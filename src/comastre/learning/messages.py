@@ -1,0 +1,132 @@
+"""What a lesson says before it trains and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from comastre.config.run import RunConfig
+from comastre.learning.images import EMPTY_SHARE, ENOUGH_TO_SPARE
+from comastre.learning.lesson import mean_score
+from comastre.learning.plan import Study
+from comastre.learning.schedule import Amounts, total_iterations
+from comastre.text import table
+from comastre.training.progress import readable_time
+
+
+def understood(found: Study, start: str) -> str:
+    """Old and new classes, images per class, and what counts as unlabelled; `start` is where learning starts from."""
+    lesson, meaning = found.lesson, found.lesson.meaning
+    images = {name: _images(found.shown[name], found.held_out[name]) for name in meaning.names}
+    rows = [("model", start)]
+    rows += [("knows", _listed(meaning.old))] if meaning.old else []
+    rows += [("data", f"{lesson.title}: {found.total} images")]
+    rows += [("new class", f"{name}: {images[name]}") for name in meaning.new]
+    used = "labelled here too, so learned from"
+    rows += [("old class", f"{name}: {images[name]}, {used}") for name in meaning.old if name in meaning.annotated]
+    if found.empty:
+        unused = found.total - found.amounts.images - len(lesson.held_out)
+        enough = f", {unused} of them not used: {EMPTY_SHARE} for each that shows one are enough" if unused else ""
+        rows.append(("no label", f"{found.empty} images, which show what is none of the classes{enough}"))
+    silent = [name for name in meaning.old if name not in meaning.annotated]
+    if silent:
+        rows.append(("not labelled", f"{_listed(silent)}: kept as the old model sees them"))
+    rows.append(("unlabelled", f"every pixel without one of these labels, which counts as {lesson.background}"))
+    if meaning.unseen:
+        rows.append(("left out", f"{_listed(meaning.unseen)}: listed in the data, but no image shows them"))
+    if meaning.left_out:
+        rows.append(("left out", f"{_listed(meaning.left_out)}: not asked for with --only, so unlabelled here"))
+    return table(rows, indent=0)
+
+
+def warnings(found: Study, config: RunConfig) -> list[str]:
+    """What may go wrong without being wrong."""
+    shown, lines = found.shown, []
+    for name in found.lesson.meaning.new:
+        if shown[name] == 1:
+            lines.append(f"warning: {name} has one image only: the model will hardly know it from others; add images")
+        elif shown[name] < ENOUGH_TO_SPARE and found.lesson.scoring is None:
+            lines.append(
+                f"warning: {name} has {shown[name]} images, so that none is held out and it is not scored: "
+                "add images, or give --val DATA"
+            )
+    largest = config.data.crop * config.data.scale[1]
+    if found.amounts.short_side > 2 * largest:
+        lines.append(
+            f"warning: the images are about {found.amounts.short_side} pixels high or wide, but the model is trained "
+            f"at up to {largest:.0f}: shrink images to that size, here and for predictions"
+        )
+    return lines
+
+
+def schedule(config: RunConfig, amounts: Amounts, seconds: float, wanted: int, device: str) -> str:
+    """How it will train, and how long."""
+    training, total = config.training, total_iterations(config, amounts)
+    rate = training.learning_rate if amounts.first else training.later_learning_rate
+    text = (
+        f"{total} iterations of {training.batch_size} images at {config.data.crop} x {config.data.crop} pixels, "
+        f"{_varied(config)}, learning rate {rate:g}, about {readable_time(total * seconds)} on {device}"
+    )
+    if total < wanted:
+        text += (
+            f"; these minutes are too few for the {wanted} iterations that this data would take, which need "
+            f"--minutes {max(1, round(wanted * seconds / 60 + 0.5))}"
+        )
+    return text
+
+
+def _varied(config: RunConfig) -> str:
+    data = config.data
+    smallest, largest = data.scale
+    kinds = [
+        "mirrored" if data.flip else "",
+        f"scaled by {smallest:g} to {largest:g}" if smallest < largest else "",
+        "varied in colour" if data.colour_jitter else "",
+        f"{data.later_beside:.0%} of them beside what is labelled" if data.later_beside else "",
+    ]
+    return ", ".join(filter(None, kinds)) or "not varied"
+
+
+def outcome(names: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]) -> str:
+    """IoU per class of the old and the new model."""
+    rows = [("class", "old model", "new model", "")]
+    rows += [(name, _score(before.get(name)), _score(after.get(name)), "") for name in names]
+    return table([(name, f"{old:>9}", f"{new:>9}", rest) for name, old, new, rest in rows])
+
+
+def forgetting(
+    old: Sequence[str], new: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]
+) -> str:
+    """The same on data of the old classes, with what was lost."""
+    rows = [("class", "old model", "new model", "change")]
+    scored = [name for name in (*old, *new) if after.get(name) is not None]
+    rows += [(name, *_change(before.get(name) if name in old else None, after.get(name))) for name in scored]
+    means = (mean_score(before, old), mean_score(after, old))
+    rows.append(("mean of old classes", *_change(*means)))
+    return table([(name, f"{was:>9}", f"{now:>9}", f"{change:>6}") for name, was, now, change in rows])
+
+
+def kept(old: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]) -> str:
+    """One sentence on forgetting."""
+    was, now = mean_score(before, old), mean_score(after, old)
+    if not was > 0:
+        return "the old model recognised none of its classes there, so that nothing could be forgotten"
+    return f"the new model kept {100 * now / was:.0f} % of what the old one knew ({was:.1f} before, {now:.1f} now)"
+
+
+def _change(was: float | None, now: float | None) -> tuple[str, str, str]:
+    change = "" if was is None or now is None else f"{now - was:+.1f}"
+    return _score(was), _score(now), change
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.1f}"
+
+
+def _images(shown: int, held_out: int) -> str:
+    text = f"{shown} {'image' if shown == 1 else 'images'}"
+    return f"{text}, {held_out} of them held out for scoring" if held_out else text
+
+
+def _listed(names: Sequence[str], most: int = 30) -> str:
+    text = ", ".join(names[:most])
+    return f"{text} and {len(names) - most} more" if len(names) > most else text

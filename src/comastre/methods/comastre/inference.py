@@ -1,0 +1,164 @@
+"""From proposals to a label map: alpha filter, recognition, panoptic-style merge (SPEC section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comastre.config.run import InferenceConfig
+from comastre.methods.comastre.segmenter import Segmenter
+from comastre.nets.outputs import take_queries
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One recognised object or region of an image."""
+
+    query: int
+    """Which proposal it comes from."""
+    class_index: int
+    """Class in learning order, 0-based without background."""
+    score: float
+    """Objectness times class probability."""
+    area: int
+    """Pixels in the segment map."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the masks of an image lie: on an input of size `padded`, whose top left `content` holds the image."""
+
+    padded: Size
+    content: Size
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """The result for one image, at its original size (H, W), with the proposals it was made of."""
+
+    label_map: Tensor
+    """(H, W) long: 0 background, k + 1 for class k."""
+    segment_map: Tensor
+    """(H, W) long: 0 where nobody took the pixel, i + 1 for segments[i]."""
+    segments: tuple[Segment, ...]
+    objectness: Tensor
+    """(N,) of every proposal."""
+    class_scores: Tensor
+    """(N, C) class probabilities; zero rows for proposals at or below alpha."""
+    mask_logits: Tensor
+    """(N, h, w) of every proposal, stride 4, padding included."""
+    mask_threshold: float
+    frame: Frame | None = None
+    """Which part of the mask logits is the image; None: all of it."""
+
+    def proposal_masks(self) -> Tensor:
+        """(N, H, W) bool: every proposal's mask at the original size."""
+        height, width = self.label_map.shape
+        return _mask_probabilities(self.mask_logits, self.frame, (height, width)) >= self.mask_threshold
+
+
+@torch.no_grad()
+def segment(
+    model: Segmenter,
+    images: Tensor,
+    padding: Tensor | None = None,
+    sizes: Sequence[Size] | None = None,
+    original_sizes: Sequence[Size] | None = None,
+) -> list[Segmentation]:
+    """Segment images (B, 3, H, W) in 0..1.
+
+    `sizes` are the parts of a padded batch that hold pixels; `original_sizes` those of the results where images were
+    resized before.
+    """
+    batch, _, height, width = images.shape
+    sizes = list(sizes or [(height, width)] * batch)
+    results = list(original_sizes or sizes)
+    settings = model.config.inference
+    stage_one = model.propose(images, padding, every_layer=False)
+    proposals = stage_one.final
+    objectness = proposals.objectness_logits.float().sigmoid()  # (B, N)
+
+    # Stage 2 sees confident proposals only: the batch's largest number of them, most confident first.
+    confident = objectness > settings.alpha
+    most = int(confident.sum(dim=1).max())
+    chosen = objectness.topk(most, dim=1).indices  # (B, M)
+    class_scores = objectness.new_zeros(*objectness.shape, model.num_classes)
+    if most and model.num_classes:
+        embeddings = take_queries(proposals.embeddings, chosen)
+        masks = take_queries(proposals.mask_logits, chosen) if model.config.class_decoder.masked_attention else None
+        recognised = model.recognise(stage_one.pixels, embeddings, masks).class_logits.float().sigmoid()
+        class_scores.scatter_(1, chosen[..., None].expand_as(recognised), recognised)
+        class_scores *= confident[..., None]
+
+    mask_logits = proposals.mask_logits.float()
+    return [
+        merge(
+            mask_logits[image],
+            objectness[image],
+            class_scores[image],
+            results[image],
+            settings,
+            Frame((height, width), sizes[image]),
+        )
+        for image in range(batch)
+    ]
+
+
+def merge(
+    mask_logits: Tensor,
+    objectness: Tensor,
+    class_scores: Tensor,
+    size: Size,
+    settings: InferenceConfig,
+    frame: Frame | None = None,
+) -> Segmentation:
+    """Give each pixel of one image to the proposal with the largest score x mask probability.
+
+    mask_logits (N, h, w), objectness (N,), class_scores (N, C); the result has `size`. A proposal keeps its pixels only
+    where they are at least `overlap` of its own mask; of equal proposals the first wins.
+    """
+    label_map = torch.zeros(size, dtype=torch.long, device=mask_logits.device)
+    segment_map = torch.zeros_like(label_map)
+    kept = (objectness > settings.alpha).nonzero().squeeze(1)  # (K,)
+    segments: list[Segment] = []
+    if len(kept) and class_scores.shape[1]:
+        probability, class_index = class_scores[kept].max(dim=1)
+        scores = objectness[kept] * probability
+        masks = _mask_probabilities(mask_logits[kept], frame, size)  # (K, H, W)
+        winner = (masks * scores[:, None, None]).argmax(dim=0)  # (H, W)
+        inside = masks >= settings.mask_threshold  # (K, H, W)
+        mine = inside.gather(0, winner[None]).squeeze(0)  # (H, W): the pixel lies in its winner's own mask
+        areas = torch.bincount(winner[mine], minlength=len(kept))
+        whole = inside.flatten(1).sum(dim=1)
+        # In Python's double precision, so that 4 of 5 pixels are 0.8 of a mask.
+        shares = [area / max(total, 1) for area, total in zip(areas.tolist(), whole.tolist(), strict=True)]
+        accepted = (areas > 0) & torch.tensor([share >= settings.overlap for share in shares], device=areas.device)
+        numbers = torch.where(accepted, accepted.cumsum(0), 0)
+        segment_map = torch.where(mine, numbers[winner], 0)
+        label_map = torch.where(segment_map > 0, class_index[winner] + 1, 0)
+        columns = (kept[accepted], class_index[accepted], scores[accepted], areas[accepted])
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        segments = [Segment(query, index, score, area) for query, index, score, area in rows]
+    return Segmentation(
+        label_map, segment_map, tuple(segments), objectness, class_scores, mask_logits, settings.mask_threshold, frame
+    )
+
+
+def _mask_probabilities(mask_logits: Tensor, frame: Frame | None, size: Size) -> Tensor:
+    """(N, H, W) at `size`: as Mask2Former does, up to the padded input, cut to the image, then to the original size."""
+    if frame is not None:
+        height, width = frame.content
+        mask_logits = _resize(mask_logits, frame.padded)[..., :height, :width]
+    return _resize(mask_logits, size).sigmoid()
+
+
+def _resize(masks: Tensor, size: Size) -> Tensor:
+    if tuple(masks.shape[-2:]) == size:
+        return masks
+    return F.interpolate(masks[None], size=size, mode="bilinear", align_corners=False)[0]

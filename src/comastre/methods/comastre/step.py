@@ -1,0 +1,166 @@
+"""What the loss terms of one batch share: both models' proposals, their assignment, and what sums are divided by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from comastre.config.run import LossConfig
+from comastre.data.targets import Targets
+from comastre.losses.matching import Assignment, assign, matching_costs, on_labelled
+from comastre.losses.objectness import objectness_normaliser
+from comastre.losses.points import PointCounts, PointSource
+from comastre.losses.reduce import average_over_processes
+from comastre.methods.comastre.segmenter import Segmenter
+from comastre.methods.comastre.terms import Switches
+from comastre.nets.outputs import StageOne
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model, with what its stage 1 gave for the batch."""
+
+    model: Segmenter
+    stage_one: StageOne
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some queries of each image, padded to the same number."""
+
+    query: Tensor
+    """(B, U) long; 0 in padding."""
+    valid: Tensor
+    """(B, U) bool."""
+    count: int
+    """Valid rows, known on the host."""
+
+
+@dataclass(frozen=True)
+class Normalisers:
+    """What the terms divide by: counts known on the host, averaged over processes by one reduction."""
+
+    masks: Tensor
+    objectness: Tensor
+    matched: Tensor
+    unmatched: Tensor
+    images_with_unmatched: Tensor
+    old_objects: Tensor
+    recognised: Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything that a term may look at."""
+
+    new: Learner
+    old: Learner | None
+    """None at the first task, and where no term asks for it."""
+    targets: Targets
+    assignment: Assignment
+    old_objects: Rows
+    """Unmatched queries that the old model is sure of."""
+    spared: Tensor | None
+    """(B, N) bool: queries from which nothing is distilled; None: nobody."""
+    candidates: Tensor
+    """(B, C, 2) points of which a mask loss keeps the most uncertain."""
+    uniform: Tensor
+    """(B, U, 2) points that it takes as they are."""
+    normalisers: Normalisers
+    config: LossConfig
+    switches: Switches
+    first_label: int
+    """Labels are learned over the classes from this one on."""
+    annotated_old: tuple[int, ...]
+    """And over these before it."""
+
+    @property
+    def num_old(self) -> int:
+        """Classes of all tasks but the newest."""
+        return self.new.model.num_classes - self.new.model.tasks[-1]
+
+
+def prepare(
+    model: Segmenter,
+    old_model: Segmenter | None,
+    images: Tensor,
+    padding: Tensor | None,
+    targets: Targets,
+    points: PointSource,
+    config: LossConfig,
+    annotated_from: int | None,
+    annotated_old: tuple[int, ...] = (),
+) -> Step:
+    """Run stage 1 of both models, the old one only if a term needs it, and match proposals with masks."""
+    switches = Switches.of(config, later=len(model.tasks) > 1, with_old_model=old_model is not None)
+    new = Learner(model, model.propose(images, padding))
+    old = None
+    if old_model is not None and switches.old_model:
+        with torch.no_grad():
+            old = Learner(old_model, old_model.propose(images, padding, every_layer=config.distillation.all_layers))
+
+    places = points.draw(config.matching.points)
+    costs = matching_costs(new.stage_one.layers, targets, places, config.matching)
+    # The old scores travel with the costs: one copy to the host for the whole step.
+    old_scores = spared = None
+    if old is not None:
+        old_scores = old.stage_one.final.objectness_logits.sigmoid()
+        if config.distillation.spare_labelled:
+            spared = on_labelled(old.stage_one.final, targets, places)
+            old_scores = old_scores.masked_fill(spared, 0.0)
+    assignment = assign(costs, targets, old_scores)
+    old_objects = _find_old_objects(assignment, config.distillation.alpha if switches.old_objects else None)
+    counts = PointCounts.of(config.masks)
+    return Step(
+        new=new,
+        old=old,
+        targets=targets,
+        assignment=assignment,
+        old_objects=old_objects,
+        spared=spared,
+        candidates=points.draw(counts.candidates),
+        uniform=points.draw(counts.uniform),
+        normalisers=_normalise(assignment, targets, old_objects, config.weights.no_object),
+        config=config,
+        switches=switches,
+        first_label=model.num_classes - model.tasks[-1] if annotated_from is None else annotated_from,
+        annotated_old=annotated_old,
+    )
+
+
+def _find_old_objects(assignment: Assignment, alpha: float | None) -> Rows:
+    """Unmatched queries with an old score above `alpha` (None: nobody), found on the host, which has the scores."""
+    matched = assignment.matched_on_host[-1]  # (B, N)
+    if alpha is None or assignment.extra is None:
+        chosen = torch.zeros_like(matched)
+    else:
+        chosen = ~matched & (assignment.extra > alpha)
+    # Where no image has a mask there is one row at least, if only of padding: attention refuses to read for nobody.
+    most = max(int(chosen.sum(dim=1).max()), int(assignment.query.shape[2] == 0))
+    query = chosen.to(torch.uint8).topk(most, dim=1).indices  # (B, U), the chosen ones first
+    valid = chosen.gather(1, query)
+    device = assignment.query.device
+    query = torch.where(valid, query, 0)
+    return Rows(query.to(device, non_blocking=True), valid.to(device, non_blocking=True), int(valid.sum()))
+
+
+def _normalise(assignment: Assignment, targets: Targets, old_objects: Rows, no_object: float) -> Normalisers:
+    matched = assignment.matched_on_host[-1]  # (B, N)
+    counts = torch.tensor(
+        [
+            float(sum(targets.counts)),
+            objectness_normaliser(targets.counts, assignment.num_queries, no_object),
+            float(matched.sum()),
+            float((~matched).sum()),
+            float((~matched).any(dim=1).sum()),
+            float(old_objects.count),
+            float(matched.sum()) + old_objects.count,
+        ]
+    )
+    # Mask2Former never divides the mask losses by less than one; the other sums are zero where their count is.
+    floors = torch.tensor([1.0, *[1e-6] * (len(counts) - 1)])
+    device = assignment.query.device
+    averaged = average_over_processes(counts.to(device, non_blocking=True))
+    return Normalisers(*torch.maximum(averaged, floors.to(device, non_blocking=True)))

@@ -1,0 +1,177 @@
+"""Image features at strides 4, 8, 16 and 32 from any timm model."""
+
+from __future__ import annotations
+
+import difflib
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from comastre.config.run import BackboneConfig
+from comastre.errors import UserError
+
+_STRIDES = (4, 8, 16, 32)
+
+
+class Backbone(nn.Module):
+    """A timm feature pyramid that normalises its images and can hold its BatchNorm statistics still."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.network = _create(config)
+        reductions = self.network.feature_info.reduction()
+        missing = [stride for stride in _STRIDES if stride not in reductions]
+        if missing:
+            raise UserError(
+                f"backbone.name {config.name!r} gives features at strides {reductions}, but {missing} are needed too: "
+                "choose a pyramid such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
+            )
+        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":  # the Swin family
+            raise UserError(
+                f"backbone.name {config.name!r} reads images of one size only, but any size is needed: "
+                "choose a network such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
+            )
+        # The deepest stage of a stride, where a network gives several.
+        self._indices = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in _STRIDES)
+        channels = self.network.feature_info.channels()
+        self.channels = tuple(channels[index] for index in self._indices)
+        trained_with = self.network.pretrained_cfg
+        mean = config.mean or trained_with.get("mean", (0.485, 0.456, 0.406))
+        std = config.std or trained_with.get("std", (0.229, 0.224, 0.225))
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.frozen_batch_norm = config.frozen_batch_norm
+        if config.frozen_stride:
+            self._freeze_up_to(_STRIDES.index(config.frozen_stride))
+
+    def train(self, mode: bool = True) -> Backbone:
+        super().train(mode)
+        if self.frozen_batch_norm:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def _freeze_up_to(self, level: int) -> None:
+        """Freeze what the features of this level are made of, whatever the network calls its layers."""
+        features = self.network.eval()(torch.zeros(1, 3, 64, 64))[self._indices[level]]
+        parameters = list(self.network.parameters())
+        gradients = torch.autograd.grad(features.sum(), parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.requires_grad_(False)
+        self.network.train()
+
+    def normalise(self, images: Tensor, padding: Tensor | None) -> Tensor:
+        """Images in 0..1 (or uint8) to what the network was trained on; padding (B, H, W) becomes the mean colour."""
+        if images.dtype == torch.uint8:
+            images = images.float() / 255
+        images = (images - self.mean) / self.std
+        images = images if padding is None else images.masked_fill(padding[:, None], 0.0)
+        # On a CPU depthwise and pointwise convolutions are up to a fifth faster when a pixel's channels are neighbours;
+        # BatchNorm's statistics are then far less exact, so only where they stand still.
+        still = self.frozen_batch_norm or not self.training
+        return images.contiguous(memory_format=torch.channels_last) if still and images.device.type == "cpu" else images
+
+    def forward(self, images: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, 3, H, W) in 0..1 -> four maps (B, c, H / s, W / s), s = 4, 8, 16, 32."""
+        features = self.network(self.normalise(images, padding))
+        first, second, third, fourth = (features[index] for index in self._indices)
+        return first, second, third, fourth
+
+
+def _create(config: BackboneConfig) -> Any:
+    """The timm network with the weights that the configuration names."""
+    options: dict[str, Any] = {}
+    state: dict[str, Tensor] | None = None
+    if config.weights == "hub":
+        options["pretrained"] = True
+    elif config.weights != "none":
+        # timm maps a full state dict onto the feature pyramid itself; reading the file safely stays ours.
+        state = read_state_dict(Path(config.weights))
+        options = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
+    try:
+        network = timm.create_model(config.name, features_only=True, **options)
+    except RuntimeError as error:
+        if "Unknown model" in str(error) or "Invalid pretrained tag" in str(error):
+            raise UserError(
+                f"backbone.name {config.name!r} is not a timm model; close names: {_close_names(config.name)}."
+            ) from error
+        if state is not None and "state_dict" in str(error):
+            raise _misfit(config) from error
+        if config.weights == "hub" and "pretrained" in str(error):
+            raise UserError(
+                f"There are no public weights of {config.name!r}: set backbone.weights to a local file or 'none'."
+            ) from error
+        raise
+    except OSError as error:
+        raise UserError(
+            f"The weights of {config.name!r} could not be fetched ({type(error).__name__}): "
+            "check the network, or set backbone.weights to a local .safetensors file or 'none'."
+        ) from error
+    if state is not None and not _comes_from(network, state):
+        raise _misfit(config)
+    return network
+
+
+def _comes_from(network: nn.Module, state: dict[str, Tensor]) -> bool:
+    """Whether every kernel of the network is in the state: timm leaves what it finds no weights for random, silently.
+
+    Extremes tell kernels apart, whatever names and layout the file has.
+    """
+
+    def extremes(tensor: Tensor) -> tuple[int, float, float]:
+        tensor = tensor.detach().float()
+        return tensor.numel(), tensor.min().item(), tensor.max().item()
+
+    given = {extremes(tensor) for tensor in state.values() if tensor.numel()}
+    return all(extremes(parameter) in given for parameter in network.parameters() if parameter.dim() > 1)
+
+
+def _misfit(config: BackboneConfig) -> UserError:
+    return UserError(
+        f"backbone.weights {config.weights!r} do not fit backbone.name {config.name!r}: "
+        "give the weights of that very network, or 'none'."
+    )
+
+
+def _close_names(name: str) -> str:
+    """Names of timm that look like `name`; its pretrained variants where only the tag is wrong."""
+    architecture = name.split(".")[0]
+    variants = timm.list_pretrained(f"{architecture}.*")
+    return ", ".join(variants or difflib.get_close_matches(architecture, timm.list_models(), n=5)) or "none"
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """Tensors of a .safetensors or state-dict file, without ever running code from it."""
+    if not path.is_file():
+        raise UserError(f"backbone.weights: there is no file {str(path)!r}; give 'hub', 'none' or an existing file.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd pickles, which are refused here anyway
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # weights_only refuses pickles that hold anything but tensors.
+        raise UserError(
+            f"backbone.weights: {str(path)!r} holds more than tensors and is not opened, as it could run code; "
+            "save its state dict as .safetensors."
+        ) from error
+    except Exception as error:  # what a damaged file raises depends on where the damage is
+        raise UserError(f"backbone.weights: {str(path)!r} is damaged or not a weights file; fetch it again.") from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"backbone.weights: {str(path)!r} is not a state dict of tensors.")
+    return {name.removeprefix("module."): value for name, value in state.items()}

@@ -1,0 +1,108 @@
+"""Stage 1: the mask decoder f, which proposes class-agnostic masks with an objectness score."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comastre.config.run import MaskDecoderConfig
+from comastre.nets.attention import FeedForward, MultiHeadAttention, initialise_xavier, open_pixels
+from comastre.nets.outputs import PixelEmbeddings, Proposals
+from comastre.nets.positions import sine_positions
+
+_LEVELS = 3
+
+
+class MaskDecoderLayer(nn.Module):
+    """Masked cross-attention, self-attention, feed-forward; post-norm."""
+
+    def __init__(self, dim: int, config: MaskDecoderConfig) -> None:
+        super().__init__()
+        self.cross_attention = MultiHeadAttention(dim, config.heads)
+        self.cross_norm = nn.LayerNorm(dim)
+        self.self_attention = MultiHeadAttention(dim, config.heads)
+        self.self_norm = nn.LayerNorm(dim)
+        self.feedforward = FeedForward(dim, config.feedforward)
+
+    def forward(self, queries: Tensor, positions: Tensor, keys: Tensor, values: Tensor, open_mask: Tensor) -> Tensor:
+        queries = self.cross_norm(queries + self.cross_attention(queries + positions, keys, values, open_mask))
+        placed = queries + positions
+        queries = self.self_norm(queries + self.self_attention(placed, placed, queries))
+        return self.feedforward(queries)
+
+
+class MaskHead(nn.Module):
+    """The three-layer MLP whose product with E^4 is a mask."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        for layer in self.layers[:-1]:
+            embeddings = F.relu(layer(embeddings), inplace=True)
+        return self.layers[-1](embeddings)
+
+
+class MaskDecoder(nn.Module):
+    """N learnable positional queries read the pixel embeddings, coarse to fine, L times."""
+
+    def __init__(self, dim: int, config: MaskDecoderConfig) -> None:
+        super().__init__()
+        self.dim = dim
+        self.query_features = nn.Embedding(config.num_queries, dim)
+        self.query_positions = nn.Embedding(config.num_queries, dim)
+        self.level_embedding = nn.Embedding(_LEVELS, dim)
+        self.layers = nn.ModuleList(MaskDecoderLayer(dim, config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(dim)
+        self.mask_head = MaskHead(dim)
+        self.objectness_head = nn.Linear(dim, 1)
+        initialise_xavier(self.layers)
+
+    def forward(self, pixels: PixelEmbeddings, every_layer: bool = True) -> tuple[Proposals, ...]:
+        """L + 1 predictions, the raw queries' first; only the last one where `every_layer` is false."""
+        sizes = [(level.shape[-2], level.shape[-1]) for level in pixels.levels]
+        values = [
+            level.flatten(2).transpose(1, 2) + embedding
+            for level, embedding in zip(pixels.levels, self.level_embedding.weight, strict=True)
+        ]  # (B, K, d) each
+        keys = [
+            value + sine_positions(size, self.dim, value.device, padding).to(value.dtype)
+            for value, size, padding in zip(values, sizes, pixels.padding, strict=True)
+        ]
+        # Resizing is linear, so a mask that only guides attention is computed at the level's own size.
+        small_features = (
+            None
+            if every_layer
+            else [
+                F.interpolate(pixels.mask_features, size=size, mode="bilinear", align_corners=False) for size in sizes
+            ]
+        )
+
+        batch = pixels.mask_features.shape[0]
+        queries = self.query_features.weight.expand(batch, -1, -1)
+        positions = self.query_positions.weight
+        predictions = []
+        for index, layer in enumerate(self.layers):
+            level = index % _LEVELS
+            embeddings = self.norm(queries)
+            if small_features is None:
+                predictions.append(self.predict(embeddings, pixels.mask_features))
+                guide = predictions[-1].mask_logits
+            else:
+                guide = self.masks(embeddings, small_features[level])
+            open_mask = open_pixels(guide, sizes[level], pixels.padding[level])
+            queries = layer(queries, positions, keys[level], values[level], open_mask)
+        predictions.append(self.predict(self.norm(queries), pixels.mask_features))
+        return tuple(predictions)
+
+    def predict(self, embeddings: Tensor, mask_features: Tensor) -> Proposals:
+        """Masks and objectness of positional embeddings e (B, N, d)."""
+        return Proposals(
+            embeddings, self.masks(embeddings, mask_features), self.objectness_head(embeddings).squeeze(-1)
+        )
+
+    def masks(self, embeddings: Tensor, mask_features: Tensor) -> Tensor:
+        """Mask logits (B, N, h, w): MLP(e) . E^4."""
+        return torch.einsum("bnc, bchw -> bnhw", self.mask_head(embeddings), mask_features)

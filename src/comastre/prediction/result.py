@@ -1,0 +1,227 @@
+"""What a model says about one image, as arrays, pictures, files and the formats of other tools."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from comastre.class_table import ClassTable
+from comastre.errors import UserError
+from comastre.files import write_whole
+from comastre.methods.comastre.inference import Segmentation
+from comastre.prediction.pictures import draw_overlay, label_picture
+
+if TYPE_CHECKING:
+    import supervision
+
+Box = tuple[int, int, int, int]
+LABELS, OVERLAY, SEGMENTS = ".labels.png", ".overlay.jpg", ".segments.json"
+SUFFIXES = (LABELS, OVERLAY, SEGMENTS)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedSegment:
+    """One recognised object or region."""
+
+    name: str
+    """Name of its class."""
+    label: int
+    """Value of its class in the label map; COCO's category id."""
+    score: float
+    """Objectness times class probability, 0..1."""
+    area: int
+    """Pixels."""
+    box: Box
+    """x, y, width and height in pixels, as COCO counts them."""
+    query: int
+    """Which proposal it comes from."""
+    mask: np.ndarray = field(repr=False)
+    """(H, W) bool."""
+
+    @property
+    def class_index(self) -> int:
+        """Class in learning order, 0-based without background."""
+        return self.label - 1
+
+    @property
+    def rle(self) -> dict[str, Any]:
+        """The mask as COCO's compressed run lengths: {"size": [H, W], "counts": text}."""
+        from pycocotools import mask as run_length
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # between pycocotools and numpy
+            runs = run_length.encode(np.asfortranarray(self.mask, dtype=np.uint8))
+        return {"size": [int(side) for side in runs["size"]], "counts": runs["counts"].decode("ascii")}
+
+    def as_json(self) -> dict[str, Any]:
+        """Class and score, and area, box and mask under COCO's names."""
+        return {
+            "class": self.name,
+            "category_id": self.label,
+            "score": round(self.score, 6),
+            "area": self.area,
+            "bbox": list(self.box),
+            "segmentation": self.rle,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What the model sees in one image, at the image's own size (H, W).
+
+    >>> result = model.predict("photo.png")
+    >>> result.label_map.shape
+    (48, 64)
+    >>> sorted({segment.name for segment in result.segments})
+    ['disk']
+    >>> result.plot().save("overlay.png")
+    """
+
+    segmentation: Segmentation = field(repr=False)
+    classes: ClassTable = field(repr=False)
+    image: np.ndarray = field(repr=False)
+    """(H, W, 3) uint8: what was segmented."""
+    file: str | None = None
+    """Where the image came from, if from a file."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of labels 0..C: background first."""
+        return (self.classes.background, *self.classes.names)
+
+    @property
+    def label_map(self) -> np.ndarray:
+        """(H, W) int64: 0 background, k for class_names[k]."""
+        return self.segmentation.label_map.cpu().numpy()
+
+    @property
+    def segment_map(self) -> np.ndarray:
+        """(H, W) int64: 0 where nobody took the pixel, i + 1 for segments[i]."""
+        return self.segmentation.segment_map.cpu().numpy()
+
+    @cached_property
+    def segments(self) -> tuple[PredictedSegment, ...]:
+        """The recognised regions, each with class, score, box and mask."""
+        numbers = self.segment_map
+        found = []
+        for number, each in enumerate(self.segmentation.segments, start=1):
+            mask = numbers == number
+            name, label = self.classes.names[each.class_index], each.class_index + 1
+            found.append(PredictedSegment(name, label, each.score, each.area, box_of(mask), each.query, mask))
+        return tuple(found)
+
+    @property
+    def class_scores(self) -> np.ndarray:
+        """(N, C) class probabilities of every proposal; zero rows where objectness is at or below alpha."""
+        return self.segmentation.class_scores.cpu().numpy()
+
+    @property
+    def objectness(self) -> np.ndarray:
+        """(N,) objectness of every proposal."""
+        return self.segmentation.objectness.cpu().numpy()
+
+    @property
+    def proposals(self) -> np.ndarray:
+        """(N, H, W) bool: the mask of every proposal, recognised or not."""
+        return self.segmentation.proposal_masks().cpu().numpy()
+
+    def plot(self) -> Image.Image:
+        """The image with outlined, numbered segments and a legend of classes and scores; notebooks show it.
+
+        >>> picture = model.predict("photo.png").plot()
+        >>> picture.mode
+        'RGB'
+        """
+        entries = [(each.name, each.label, each.score) for each in self.segments]
+        return draw_overlay(self.image, self.segment_map, entries)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> tuple[Path, Path, Path]:
+        """Write PATH.labels.png (values are labels), PATH.overlay.jpg and PATH.segments.json; gives their paths.
+
+        >>> [file.name for file in model.predict("photo.png").save("results/photo")]
+        ['photo.labels.png', 'photo.overlay.jpg', 'photo.segments.json']
+        """
+        labels, overlay, segments = files = result_files(Path(path))
+        existing = [file for file in files if file.exists()]
+        if existing and not overwrite:
+            raise UserError(f"{existing[0]} is already there: choose another name, or ask to overwrite it")
+        content = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
+        picture = label_picture(self.label_map, self.classes.colours)
+        try:
+            labels.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(labels, _encoded(picture, "PNG"))
+            write_whole(overlay, _encoded(self.plot(), "JPEG", quality=92, subsampling=0))
+            write_whole(segments, content.encode())
+        except OSError as error:
+            raise UserError(f"results cannot be written to {labels.parent}: {error}") from error
+        return files
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of PATH.segments.json: size, names of the labels, and the segments with COCO's run lengths."""
+        height, width = self.label_map.shape
+        names = {str(label): self.class_names[label] for label in np.unique(self.label_map).tolist()}
+        segments = [each.as_json() for each in self.segments]
+        return {"image": self.file, "width": width, "height": height, "labels": names, "segments": segments}
+
+    def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
+        """The segments as COCO results, ready for `COCO.loadRes`; category ids are labels (`Model.coco_categories`).
+
+        >>> entry = model.predict("photo.png").to_coco(image_id=7)[0]
+        >>> entry["image_id"], entry["category_id"], sorted(entry["segmentation"])
+        (7, 1, ['counts', 'size'])
+        """
+        fields = ("category_id", "score", "area", "bbox", "segmentation")
+        documents = [each.as_json() for each in self.segments]
+        return [{"image_id": image_id, **{name: document[name] for name in fields}} for document in documents]
+
+    def to_supervision(self) -> supervision.Detections:
+        """The segments as `supervision.Detections`, whose class ids are labels; needs `pip install supervision`."""
+        try:
+            from supervision import Detections
+        except ImportError as error:
+            raise UserError(
+                "to_supervision needs the package supervision: install it with `pip install supervision`"
+            ) from error
+        height, width = self.label_map.shape
+        corners = [(x, y, x + wide, y + high) for x, y, wide, high in (each.box for each in self.segments)]
+        masks = [each.mask for each in self.segments]
+        return Detections(
+            xyxy=np.array(corners, dtype=np.float32).reshape(-1, 4),
+            mask=np.stack(masks) if masks else np.zeros((0, height, width), dtype=bool),
+            confidence=np.array([each.score for each in self.segments], dtype=np.float32),
+            class_id=np.array([each.label for each in self.segments], dtype=int),
+            data={"class_name": np.array([each.name for each in self.segments], dtype=str)},
+        )
+
+
+def result_files(path: Path) -> tuple[Path, Path, Path]:
+    """Where the label map, the overlay and the segments of a result called `path` go."""
+    labels, overlay, segments = (path.with_name(path.name + suffix) for suffix in SUFFIXES)
+    return labels, overlay, segments
+
+
+def box_of(mask: np.ndarray) -> Box:
+    """x, y, width and height of the pixels of a mask (H, W); zeros where it is empty."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return 0, 0, 0, 0
+    return (
+        int(columns[0]),
+        int(rows[0]),
+        int(columns[-1] - columns[0]) + 1,
+        int(rows[-1] - rows[0]) + 1,
+    )
+
+
+def _encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()

@@ -1,0 +1,139 @@
+"""`comastre predict`: from image files to label maps, overlays and lists of segments."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from comastre.api import Model, load
+from comastre.data.images import image_size, read_image
+from comastre.errors import UserError
+from comastre.evaluation.image_progress import ImageProgress
+from comastre.prediction.image_files import ImageFile, find_images
+from comastre.prediction.result import Prediction, result_files
+
+PIXELS_AT_ONCE = 4_000_000
+"""Of large images fewer than --batch-size are segmented at once."""
+
+
+@dataclass
+class Outcome:
+    """What became of the images."""
+
+    written: list[Path] = field(default_factory=list)
+    """Label maps."""
+    failed: list[str] = field(default_factory=list)
+    """One sentence per image that could not be segmented."""
+    images_with: Counter[str] = field(default_factory=Counter)
+    """How many images show each class."""
+    empty: int = 0
+    """Images in which nothing was found."""
+    seconds: float = 0.0
+
+
+def predict_files(
+    model_name: str,
+    sources: Sequence[str | Path],
+    out: Path,
+    *,
+    device: str = "cpu",
+    batch_size: int = 8,
+    max_side: int | None = None,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> Outcome:
+    """Write the results of every image to the folder `out`; what cannot be read is left out and reported."""
+    if batch_size < 1:
+        raise UserError(f"--batch-size is {batch_size} but must be 1 or more")
+    if max_side is not None and max_side < 1:
+        raise UserError(f"--max-side is {max_side} but must be 1 or more")
+    images = find_images(sources, leave_out=out)
+    check_targets(images, out, overwrite)
+    model = load(model_name).to(device)
+    outcome, began = Outcome(), time.perf_counter()
+    with ImageProgress("segmenting", len(images), console) as progress:
+        for batch in batches(images, batch_size, outcome):
+            for image, prediction in segmented(model, batch, max_side, outcome):
+                outcome.written.append(prediction.save(out / image.name, overwrite=overwrite)[0])
+                outcome.images_with.update({each.name for each in prediction.segments})
+                outcome.empty += not prediction.segments
+            progress.advance(len(outcome.written) + len(outcome.failed) - progress.done)
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+def check_targets(images: Sequence[ImageFile], out: Path, overwrite: bool) -> None:
+    """Refuse to write over images, ever, and over earlier results unless asked; before any work is done."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: give the name of a folder")
+    given = {image.path.absolute() for image in images}
+    targets = [file for image in images for file in result_files(out / image.name)]
+    over_image = next((file for file in targets if file.absolute() in given), None)
+    if over_image is not None:
+        raise UserError(f"{over_image} is one of the images and would be replaced by a result: choose another --out")
+    existing = [] if overwrite else [file for file in targets if file.exists()]
+    if existing:
+        more = f" and {len(existing) - 1:,} more results" if existing[1:] else ""
+        raise UserError(
+            f"{existing[0]}{more} would be replaced: choose another --out, or give --overwrite if they may go"
+        )
+
+
+def batches(images: Sequence[ImageFile], batch_size: int, outcome: Outcome) -> Iterator[list[ImageFile]]:
+    """Images of one size together, because padding to a common size would change what is found at the edges."""
+    by_size: dict[tuple[int, int], list[ImageFile]] = {}
+    for image in images:
+        try:
+            by_size.setdefault(image_size(image.path), []).append(image)
+        except UserError as error:
+            outcome.failed.append(str(error))
+    for (height, width), same in by_size.items():
+        step = max(1, min(batch_size, PIXELS_AT_ONCE // max(1, height * width)))
+        yield from (same[first : first + step] for first in range(0, len(same), step))
+
+
+def segmented(
+    model: Model, batch: Sequence[ImageFile], max_side: int | None, outcome: Outcome
+) -> Iterator[tuple[ImageFile, Prediction]]:
+    """The batch's images with what was found in them; of those that fail, only the reason is kept."""
+    read, pixels = [], []
+    for image in batch:
+        try:
+            pixels.append(read_image(image.path)[0])
+            read.append(image)
+        except UserError as error:
+            outcome.failed.append(str(error))
+    try:
+        predictions = model.predict_many(pixels, batch_size=len(batch), max_side=max_side)
+        for image, prediction in zip(read, predictions, strict=True):
+            yield image, replace(prediction, file=str(image.path))
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):  # PyTorch has no class for that on a CPU
+            raise
+        if len(batch) > 1:  # what was too much together may do one by one
+            for image in batch:
+                yield from segmented(model, [image], max_side, outcome)
+        else:
+            height, width = pixels[0].shape[:2]
+            outcome.failed.append(
+                f"The image {batch[0].path} ({width} x {height}) needs more memory than there is: give --max-side 1024"
+            )
+
+
+def render(outcome: Outcome, out: Path) -> str:
+    """What a user should know at the end, in one or two lines."""
+    number = len(outcome.written)
+    lines = [f"{number:,} {'image' if number == 1 else 'images'} segmented in {outcome.seconds:.1f} s"]
+    if number:
+        found = [f"{name} in {images:,}" for name, images in outcome.images_with.most_common(8)]
+        others = len(outcome.images_with) - len(found)
+        found += [f"{others} other {'class' if others == 1 else 'classes'}"] if others else []
+        found += [f"nothing in {outcome.empty:,}"] if outcome.empty else []
+        lines[0] += f": {', '.join(found)}"
+        lines.append(f"results are in {out}: NAME.labels.png, NAME.overlay.jpg and NAME.segments.json")
+    return "\n".join(lines)

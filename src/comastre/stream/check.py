@@ -1,0 +1,132 @@
+"""`comastre data check`: read every file once, count, and list what is bad."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from comastre.config.run import RunConfig
+from comastre.data.build import build_datasets
+from comastre.data.dataset import SegmentationDataset
+from comastre.data.files import classes_in
+from comastre.data.parallel import each_in_parallel
+from comastre.data.sources import DataSource, has_own_validation, open_split
+from comastre.errors import UserError
+from comastre.stream.build import build_stream
+from comastre.stream.scenario import Scenario
+from comastre.text import table
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """What was found in one split."""
+
+    split: str
+    presence: tuple[frozenset[int], ...]
+    """Classes of each image; none where the image is bad."""
+    problems: tuple[str, ...]
+    """One sentence per bad image, with the name of the file."""
+
+    @property
+    def images_of(self) -> Counter[int]:
+        """How many images show each class."""
+        return Counter(label for classes in self.presence for label in classes)
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What was found in a dataset."""
+
+    dataset: str
+    class_names: tuple[str, ...]
+    training: SplitReport
+    validation: SplitReport
+    scenario: Scenario | None
+    scenario_problem: str | None
+    """Why the setting cannot be run on the data, if so."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Everything that is bad, one sentence each."""
+        setting = (self.scenario_problem,) if self.scenario_problem is not None else ()
+        return (*self.training.problems, *self.validation.problems, *setting)
+
+
+def check_data(config: RunConfig, processes: int | None = None, source: DataSource | None = None) -> DataReport:
+    """Read every image and mask of both splits in parallel; all images of a `source` without a validation split."""
+    if source is not None and not has_own_validation(source):
+        training_set = open_split(source, "all", require_files=False)
+        validation = SplitReport("validation", (), ())
+    else:
+        training_set, validation_set = build_datasets(config.data, require_files=False)
+        validation = _check_split(validation_set, "validation", processes)
+    training = _check_split(training_set, "training", processes)
+    scenario = problem = None
+    try:
+        scenario = build_stream(config, training.presence, training_set.class_names)
+    except UserError as error:
+        problem = str(error)
+    return DataReport(training_set.name, training_set.class_names, training, validation, scenario, problem)
+
+
+@dataclass(frozen=True)
+class _Read:
+    dataset: SegmentationDataset
+
+    def __call__(self, index: int) -> frozenset[int]:
+        return classes_in(self.dataset[index].semantic)
+
+
+def _check_split(dataset: SegmentationDataset, split: str, processes: int | None) -> SplitReport:
+    answers = each_in_parallel(_Read(dataset), len(dataset), f"reading {len(dataset):,} {split} images", processes)
+    presence = tuple(frozenset() if isinstance(answer, UserError) else answer for answer in answers)
+    return SplitReport(split, presence, tuple(str(answer) for answer in answers if isinstance(answer, UserError)))
+
+
+def render(report: DataReport) -> str:
+    """The report as text: classes, steps, and what is bad."""
+    training, validation = report.training, report.validation
+    images = f"{len(training.presence):,} training and {len(validation.presence):,} validation images"
+    if not validation.presence:
+        images = f"{len(training.presence):,} images, none of them set apart for validation"
+    lines = [
+        f"{report.dataset}: {len(report.class_names)} classes, {images}",
+        "",
+        table(_class_rows(report)),
+    ]
+    if report.scenario is not None:
+        lines += ["", _title(report.scenario), table(_step_rows(report))]
+    for problems, what in ((training.problems, "training"), (validation.problems, "validation")):
+        if problems:
+            lines += ["", f"{len(problems)} bad {what} {'image' if len(problems) == 1 else 'images'}:", *problems]
+    if report.scenario_problem is not None:
+        lines += ["", report.scenario_problem]
+    number = len(report.problems)
+    end = f"{number:,} {'problem' if number == 1 else 'problems'}" if number else "every file is good"
+    return "\n".join([*lines, "", end])
+
+
+def _title(scenario: Scenario) -> str:
+    tradition = "images by the protocol's rule" if scenario.tradition == "protocol" else "images from a fixed partition"
+    return f"setting {scenario.setting}, {scenario.protocol}, {tradition}:"
+
+
+def _class_rows(report: DataReport) -> list[list[str]]:
+    steps = {
+        label: task.step for task in (report.scenario.tasks if report.scenario else ()) for label in task.new_classes
+    }
+    rows = [["CLASS", "NAME", "STEP", "TRAINING IMAGES", "VALIDATION IMAGES"]]
+    for label, name in enumerate(report.class_names, 1):
+        counts = [f"{split.images_of[label]:,}" for split in (report.training, report.validation)]
+        rows.append([str(label), name, str(steps.get(label, "-")), *counts])
+    return rows
+
+
+def _step_rows(report: DataReport) -> list[list[str]]:
+    assert report.scenario is not None
+    rows = [["STEP", "NEW CLASSES", "IMAGES"]]
+    for task in report.scenario.tasks:
+        names = [report.class_names[label - 1] for label in task.new_classes]
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        rows.append([str(task.step), shown, f"{len(task.images):,}"])
+    return rows

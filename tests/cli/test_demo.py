@@ -1,0 +1,93 @@
+"""The demo from end to end, on a stream that is far too short to learn anything."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from comastre.cli.demo import CONVENTION, PAPER, contenders, demo, meaning
+from comastre.config.settings import differences
+from comastre.evaluation.results import Results
+from comastre.evaluation.scores import CONVENTIONS, Miou
+
+SHORT = {
+    "data": {"train_images": 60, "val_images": 6},
+    "training": {"iterations": 2, "iterations_per_class": 1, "batch_size": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Results], str, Path]:
+    out = tmp_path_factory.mktemp("demo")
+    screen = StringIO()
+    results = demo(out, SHORT, console=Console(file=screen, width=140))
+    return results, screen.getvalue(), out
+
+
+def test_both_methods_learn_the_stream_from_one_base_model(shown: tuple[list[Results], str, Path]) -> None:
+    (ours, plain), _, out = shown
+    assert (ours.method, plain.method) == ("comastre", "finetune")
+    assert [len(step.new_classes) for step in ours.steps] == [6, 2, 2]
+    assert plain.as_json()["steps"][0] == ours.as_json()["steps"][0]  # as JSON, because nan is not equal to itself
+    weights = [(out / run / "steps" / "00" / "model.safetensors").read_bytes() for run in ("comastre", "finetune")]
+    assert weights[0] == weights[1]
+
+
+def test_the_screen_shows_every_score(shown: tuple[list[Results], str, Path]) -> None:
+    results, screen, out = shown
+    for result in results:
+        for step in result.steps:
+            scores = step.conventions[CONVENTION]
+            assert all(f"{value:.1f}" in screen for value in (scores.base, scores.inc, scores.all) if value is not None)
+        assert f"{result.avg:.1f}" in screen
+    assert str(out) in screen
+
+
+def test_the_last_sentence_says_where_the_report_is(shown: tuple[list[Results], str, Path]) -> None:
+    _, screen, out = shown
+    assert f"Open {out / 'report.html'} to see" in screen.splitlines()[-1]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "fine-tuning" in page and 'class="labels"' in page and "not recorded" not in page
+
+
+def test_shown_again_without_training(shown: tuple[list[Results], str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    results, _, out = shown
+    monkeypatch.setattr("comastre.training.run._train", None)
+    again = demo(out, SHORT, console=Console(file=StringIO()))
+    assert [result.as_json() for result in again] == [result.as_json() for result in results]
+
+
+def test_paper_run_has_the_papers_switches_and_the_demos_schedule(tmp_path: Path) -> None:
+    ours, _, paper = contenders(tmp_path, {"seed": 3}, paper=True)
+    assert not paper.config.model.class_decoder.masked_attention
+    assert paper.config.model.inference.alpha == 0.8
+    assert paper.config.matching.objectness_cost == 0
+    assert not any(getattr(paper.config.classification, ours) for ours in ("negatives_for_new", "negatives_for_old"))
+    assert not paper.config.classification.across_tasks
+    assert paper.config.weights.score_kd == paper.config.weights.mask_kd == 1
+    assert paper.config.seed == ours.config.seed == 3
+    assert paper.config.training == ours.config.training
+    assert set(PAPER) == {"model", "matching", "classification", "weights"}
+
+
+def test_fine_tuning_differs_in_what_remembers_only(tmp_path: Path) -> None:
+    ours, plain = contenders(tmp_path, {"seed": 3}, paper=False)
+    assert differences(ours.config, plain.config) == [
+        "method: comastre -> finetune",
+        "training.later_backbone_factor: 0.1 -> None",
+    ]
+
+
+def test_meaning_is_computed_from_the_scores(shown: tuple[list[Results], str, Path]) -> None:
+    (ours, plain), _, _ = shown
+
+    def with_scores(results: Results, first: float, last: float, new: float) -> Results:
+        steps = list(results.steps)
+        steps[0] = replace(steps[0], conventions=dict.fromkeys(CONVENTIONS, Miou(first, None, first)))
+        steps[-1] = replace(steps[-1], conventions=dict.fromkeys(CONVENTIONS, Miou(last, new, last)))
+        return replace(results, steps=tuple(steps))
+
+    sentence = meaning(with_scores(ours, 60.0, 54.0, 31.4), with_scores(plain, 60.0, 3.0, 40.0))
+    assert "kept 90 %" in sentence and "4 new ones (31 mIoU)" in sentence and "fine-tuning kept 5 %" in sentence

@@ -1,0 +1,162 @@
+"""Presets, YAML files, bases, writing and comparing configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from comastre.config.run import RunConfig
+from comastre.config.settings import (
+    differences,
+    dump_yaml,
+    load_config,
+    preset_names,
+    presets,
+    read_settings,
+    validate,
+    write_config,
+)
+from comastre.errors import UserError
+
+PAPER_PRESETS = {
+    "voc-19-1", "voc-15-5", "voc-15-1", "voc-10-1", "voc-joint",
+    "ade20k-100-50", "ade20k-100-10", "ade20k-100-5", "ade20k-50-50", "ade20k-joint",
+}  # fmt: skip
+CPU_PRESETS = {"voc-19-1-cpu", "voc-15-5-cpu", "voc-15-1-cpu"}
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_all_presets_are_there_and_say_what_they_are_and_need() -> None:
+    assert set(preset_names()) == PAPER_PRESETS | CPU_PRESETS | {
+        "coco-objectness",
+        "demo",
+        "shapes-6-2",
+        "shapes-6-1",
+        "shapes-joint",
+    }
+    assert all(preset.about and preset.needs for preset in presets())
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if name != "coco-objectness"])
+def test_every_preset_validates_and_its_name_says_its_setting(name: str) -> None:
+    config = load_config(name)
+    dataset, _, setting = ("shapes-6-2" if name == "demo" else name.removesuffix("-cpu")).partition("-")
+    assert (config.data.dataset, config.continual.setting) == (dataset, setting)
+    assert config.method == ("joint" if setting == "joint" else "comastre")
+    assert validate(config.model_dump(mode="json"), name) == config
+
+
+def test_pretraining_has_the_model_of_the_run_that_starts_from_it() -> None:
+    config = load_config("coco-objectness")
+    assert config.model == load_config("voc-15-1").model
+    assert (config.method, config.data.dataset, config.data.without) == ("objectness", "coco", ("voc",))
+    assert (config.data.coco_labels, config.data.without_removes) == ("instances", "objects")
+
+
+@pytest.mark.parametrize("name", sorted(PAPER_PRESETS))
+def test_paper_presets_have_the_papers_hyperparameters(name: str) -> None:
+    config = load_config(name)
+    is_voc = name.startswith("voc")
+    assert config.model.size == "r101"
+    assert config.model.mask_decoder.num_queries == (20 if is_voc else 100)
+    assert (config.training.iterations, config.training.iterations_per_class) == (
+        (20_000, 1_000) if is_voc else (160_000, 500)
+    )
+    assert (config.training.learning_rate, config.training.later_learning_rate) == (1e-4, 5e-5)
+    assert (config.training.clip, config.training.weight_decay, config.training.backbone_factor) == (0.01, 0.05, 0.1)
+    assert config.matching.objectness_cost == 0
+    assert not config.model.class_decoder.masked_attention
+    assert not config.classification.negatives_for_new
+    assert not config.classification.negatives_for_old
+
+
+def test_shapes_presets_use_the_switches_of_small_data() -> None:
+    config = load_config("shapes-6-2")
+    assert config.model.size == "tiny"
+    assert config.model.class_decoder.masked_attention
+    assert config.matching.objectness_cost == 2
+    assert config.data.crop == 64
+
+
+def test_a_size_override_fills_in_that_sizes_defaults() -> None:
+    config = load_config("shapes-6-2", {"model": {"size": "small"}})
+    assert config.model.backbone.name == "tf_efficientnet_lite0"
+    assert config.model.pixel_decoder.dim == 128
+
+
+def test_file_with_a_base_preset_changes_only_what_it_says(tmp_path: Path) -> None:
+    file = write(tmp_path / "mine.yaml", "base: voc-15-5\ntraining: {iterations: 7}\n")
+    assert differences(load_config("voc-15-5"), load_config(file)) == ["training.iterations: 20000 -> 7"]
+
+
+def test_base_may_be_a_file_beside_and_bases_may_chain(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    write(tmp_path / "deep" / "first.yaml", "base: shapes-6-2\nseed: 4\n")
+    file = write(tmp_path / "second.yaml", "base: deep/first.yaml\ndata: {flip: false}\n")
+    settings = read_settings(file)
+    assert settings["seed"] == 4
+    assert settings["data"]["dataset"] == "shapes"
+    assert settings["data"]["flip"] is False
+
+
+def test_a_base_that_leads_back_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", "base: b.yaml\n")
+    write(tmp_path / "b.yaml", "base: a.yaml\n")
+    with pytest.raises(UserError, match="leads back to itself"):
+        load_config(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training:\n  iterations: [1\nseed: 0\n", r"not valid YAML in line \d"),
+        ("seed: 1\ntraining: {clip: 1}\ntraining: {power: 1}\n", "not valid YAML in line 3: training is given twice"),
+        ("seed: " + "x" * 500, r"seed is 'x{76}\.\.\. but must be a valid integer"),
+        ("- a\n- b\n", "must hold .* but holds list"),
+        ("training: {iteratons: 3}\n", r"no field training\.iteratons: did you mean training\.iterations"),
+        ("trainig: {iterations: 3}\n", "there is no field trainig"),
+        ("training: {iterations: many}\n", r"training\.iterations is 'many' but must be a valid integer"),
+        ("training: {precision: 8-bit}\n", r"precision is '8-bit' but must be '32-true', 'bf16-mixed' or '16-mixed'"),
+        ("training: {batch_size: 3, devices: 2}\n", "batch_size is 3 but must be a multiple of"),
+        ("training: 3\n", "training is 3 but must be a section"),
+        ("base: nowhere\n", "nowhere is neither a preset nor a file"),
+        ("seed: !!python/object/apply:os.getcwd []\n", "not valid YAML in line 1"),
+    ],
+)
+def test_a_bad_file_gives_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    file = write(tmp_path / "bad.yaml", text)
+    with pytest.raises(UserError, match=message) as caught:
+        load_config(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_names_the_nearest_preset() -> None:
+    with pytest.raises(UserError, match="did you mean voc-15-5"):
+        load_config("voc-15-55")
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a folder"):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["shapes-6-2", "ade20k-100-5"])
+def test_written_configuration_reads_back_equal(tmp_path: Path, name: str) -> None:
+    changes = {"continual": {"class_order": [2, 1]}, "training": {"learning_rate": 3e-7}, "data": {"root": "a: ü #"}}
+    config = load_config(name, changes)
+    write_config(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config
+    assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_dump_holds_every_field() -> None:
+    assert "importance: 0.75" in dump_yaml(RunConfig())
+
+
+def test_differences_of_equal_configurations_are_none() -> None:
+    assert differences(RunConfig(), RunConfig()) == []

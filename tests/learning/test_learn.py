@@ -1,0 +1,351 @@
+"""`learn` as a whole on a few images: what it writes, says, refuses, and that it goes on exactly where it stopped."""
+
+import inspect
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import small_lesson as small
+import torch
+from safetensors.torch import load_file
+
+import comastre
+from comastre.bundle import store
+from comastre.errors import UserError
+from comastre.learning import directory as workplace
+from comastre.learning.lesson import Lesson
+from comastre.training.stopping import Interrupted
+
+QUICK = {"training": {"batch_size": 2}, "matching": {"points": 32}, "masks": {"points": 32}}
+
+
+def teach(model, data, out, said=None, iterations=3, **options):
+    settings = options.pop("settings", QUICK)
+    lines = said if said is not None else []
+    return comastre.learn(model, data, out=out, iterations=iterations, settings=settings, say=lines.append, **options)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Eight images labelled for heart (new to the model) and for star (known), numbered in the data's own order."""
+    samples = small.samples_with(("heart", "star"), 16)
+    return small.write_folder(tmp_path_factory.mktemp("lesson") / "my data", samples, ("star", "heart"))
+
+
+@pytest.fixture(autouse=True)
+def timed_already(monkeypatch):
+    """Timing is a run of its own; the lesson of the fixture, which comes first, is really timed."""
+    monkeypatch.setattr("comastre.learning.learn._seconds_per_iteration", lambda *_: 2.0)
+
+
+@pytest.fixture(scope="module")
+def lesson(tiny_bundle, data, tmp_path_factory):
+    """(what was learned, what was said, bytes of the old bundle before) of one lesson with all kinds of data."""
+    folder = tmp_path_factory.mktemp("learned")
+    old = {file.name: file.read_bytes() for file in tiny_bundle.iterdir()}
+    known = small.write_folder(folder / "old data", small.samples_with(("disk",), 4, "val"), ("ring", "disk", "bolt"))
+    said = []
+    settings = {**QUICK, "data": {"held_out": 0.5}}
+    learned = teach(tiny_bundle, data, folder / "new", said, old_val=known, settings=settings)
+    return learned, "\n".join(said), old
+
+
+def test_the_old_bundle_is_not_touched_and_the_new_one_is_whole(lesson, tiny_bundle):
+    learned, _, old = lesson
+    assert {file.name: file.read_bytes() for file in tiny_bundle.iterdir()} == old
+    assert {file.name for file in learned.path.iterdir()} == set(store.FILES)
+    model = learned.model
+    assert model.class_names == ("background", "disk", "star", "ring", "heart")
+    assert model.segmenter.tasks == (2, 1, 1)
+    assert len(set(model.colours)) == 5 and model.colours[:4] == store.load(tiny_bundle).classes.colours
+    assert model.predict(np.zeros((64, 64, 3), dtype=np.uint8)).label_map.shape == (64, 64)
+
+
+def test_the_lineage_names_the_step_its_data_and_its_scores(lesson, tiny_bundle):
+    learned, _, _ = lesson
+    *earlier, step = learned.classes.lineage
+    assert tuple(earlier) == store.load(tiny_bundle).classes.lineage
+    assert step.step == 2 and step.new_classes == ("heart",) and len(step.date) == 10
+    assert step.data.startswith("my data (folder), ") and step.data.endswith("images labelled for star, heart")
+    assert set(step.scores) == {"star", "heart", "old classes before", "old classes after"}
+    assert str(learned.path.parent) not in (learned.path / "classes.json").read_text()
+    assert learned.classes.training["training"]["batch_size"] == 2
+    assert "my data (folder)" in (learned.path / "README.md").read_text()
+
+
+def test_it_says_what_it_understood_before_it_trains(lesson):
+    _, said, _ = lesson
+    understood = said[: said.index("training ")]
+    assert "disk, star, ring" in understood
+    assert "new class     heart: " in understood and "held out for scoring" in understood
+    assert "old class     star: " in understood and "learned from" in understood
+    assert "not labelled  disk, ring: kept as the old model sees them" in understood
+    assert "every pixel without one of these labels" in understood
+    assert "3 iterations of 2 images at 64 x 64 pixels" in said and "learning rate 0.001" in said
+
+
+def test_scores_are_of_labelled_classes_only_and_forgetting_is_reported(lesson):
+    learned, said, _ = lesson
+    assert set(learned.scores) == {"star", "heart"}
+    shown = {name for name, value in learned.old_after.items() if value is not None}
+    assert "disk" in shown and "heart" not in shown and "star" not in shown
+    assert {name for name, value in learned.old_before.items() if value is not None} == shown
+    assert "which measures forgetting" in said and "mean of old classes" in said
+
+
+def test_what_was_for_going_on_is_gone_and_logs_stay(lesson):
+    learned, _, _ = lesson
+    work = workplace.workplace(learned.path)
+    assert not (work / "checkpoints").exists() and not (work / "steps").exists()
+    results = json.loads((work / "results.json").read_text())
+    assert [step["new_classes"] for step in results["steps"]] == [["disk", "star", "ring"], ["heart"]]
+    # The old model's score of a class that the data labels too, and none of those that it does not.
+    before = results["steps"][0]["per_class"]
+    assert before["star"] is not None and before["disk"] is None and before["background"] is None
+    assert (work / "metrics.jsonl").read_text().count("\n") >= 1
+
+
+def test_old_classes_that_are_labelled_too_are_given_to_the_losses(data, tiny_bundle):
+    from comastre.learning.plan import Flags, study
+
+    found = study(store.load(tiny_bundle).classes, data, None, None, Flags({}, (), ()), 0.15)
+    method = found.lesson.method(comastre.config.run.RunConfig.model_validate({"model": {"size": "tiny"}}))
+    assert method.inner.annotated_old == (1,)  # star
+    (_, task) = found.lesson.scenario("3-1").tasks
+    assert task.training_lookup()[[0, 2, 4, 255]].tolist() == [0, 2, 4, 255]
+
+
+def test_coco_json_teaches_the_same_as_the_folder(tiny_bundle, tmp_path):
+    samples = small.samples_with(("heart",), 6)
+    folder = small.write_folder(tmp_path / "folder", samples, ("heart",))
+    file = small.write_coco(tmp_path / "coco", samples, ("heart",))
+    val = small.write_folder(tmp_path / "val", samples[:2], ("heart",))
+    by_folder = teach(tiny_bundle, folder, tmp_path / "a", val=val)
+    by_file = teach(tiny_bundle, file, tmp_path / "b", val=val)
+    assert by_file.scores == by_folder.scores
+    first, second = (load_file(each.path / "model.safetensors") for each in (by_folder, by_file))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_interrupted_it_goes_on_and_ends_with_the_same_model(tiny_bundle, data, tmp_path, monkeypatch):
+    straight = teach(tiny_bundle, data, tmp_path / "straight", iterations=4)
+    out = tmp_path / "stopped"
+    losses = count_losses(monkeypatch, stop_at=2)
+    said = []
+    with pytest.raises(Interrupted, match="give the same command to go on"):
+        teach(tiny_bundle, data, out, said, iterations=4)
+    assert not out.exists() and (workplace.workplace(out) / "checkpoints").exists()
+    done = len(losses)
+    resumed = teach(tiny_bundle, data, out, said, iterations=4)
+    assert "goes on in" in "\n".join(said) and len(losses) - done == 2  # neither timed nor trained again
+    first, second = (load_file(each.path / "model.safetensors") for each in (straight, resumed))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def count_losses(monkeypatch, stop_at):
+    """Every loss counts; the `stop_at`-th after timing sends the signal that Ctrl-C sends."""
+    from comastre.learning import learn as module
+    from comastre.learning.lesson import GrowingMethod
+
+    calls, began = [], []
+    plain, plain_begin = GrowingMethod.losses, module._begin
+
+    def begin(*args):
+        config = plain_begin(*args)
+        began.append(len(calls))
+        return config
+
+    def losses(self, model, batch, points):
+        calls.append(batch.iteration)
+        if began and len(calls) == began[0] + stop_at:
+            signal.raise_signal(signal.SIGINT)
+        return plain(self, model, batch, points)
+
+    monkeypatch.setattr(GrowingMethod, "losses", losses)
+    monkeypatch.setattr(module, "_begin", begin)
+    return calls
+
+
+def test_another_command_does_not_go_on_in_the_same_place(tiny_bundle, data, tmp_path, monkeypatch):
+    out = tmp_path / "new"
+    count_losses(monkeypatch, stop_at=1)
+    with pytest.raises(Interrupted):
+        teach(tiny_bundle, data, out)
+    with pytest.raises(UserError, match=r"another command \(what differs: --iterations\)"):
+        teach(tiny_bundle, data, out, iterations=5)
+    with pytest.raises(UserError, match=r"what differs: the new classes, the old classes, the images"):
+        teach(tiny_bundle, small.write_folder(tmp_path / "x", small.samples_with(("bolt",), 6), ("bolt",)), out)
+    monkeypatch.undo()
+    learned = teach(tiny_bundle, data, out, iterations=5, fresh=True)
+    assert learned.path == out and workplace.workplace(out).with_name("new.training.old-1").exists()
+
+
+def test_minutes_decide_the_schedule_once(tiny_bundle, data, tmp_path):
+    said = []
+    learned = teach(tiny_bundle, data, tmp_path / "new", said, iterations=None, minutes=0.15)
+    text = "\n".join(said)
+    # Nine seconds, of which the scoring takes some: three or four iterations of two seconds.
+    assert "3 iterations of 2 images" in text or "4 iterations of 2 images" in text
+    assert "too few for the 600 iterations" in text and "which need --minutes" in text
+    config = (workplace.workplace(learned.path) / "config.yaml").read_text()
+    assert "iterations_per_class: 3" in config or "iterations_per_class: 4" in config
+
+
+def test_a_new_model_learns_its_first_step(data, tmp_path):
+    said = []
+    learned = teach("new:tiny", data, tmp_path / "new", said)
+    assert "random weights" in said[0] and "old class" not in said[0]
+    assert learned.classes.names == ("star", "heart") and learned.classes.tasks == (2,)
+    assert len(learned.classes.lineage) == 1 and set(learned.scores) == {"star", "heart"}
+    # And then a second one, from the bundle that the first wrote.
+    more = small.write_folder(tmp_path / "more", small.samples_with(("bolt",), 6), ("bolt",))
+    again = teach(learned.path, more, tmp_path / "newer")
+    assert again.classes.names == ("star", "heart", "bolt") and len(again.classes.lineage) == 2
+
+
+def test_a_model_in_memory_learns_as_its_bundle_does_and_stays_what_it_is(tiny_bundle, data, tmp_path):
+    model = comastre.load(tiny_bundle)
+    before = {name: tensor.clone() for name, tensor in model.segmenter.state_dict().items()}
+    from_object = teach(model, data, tmp_path / "a")
+    from_bundle = teach(str(tiny_bundle), data, tmp_path / "b")
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.segmenter.state_dict().items())
+    assert model.segmenter.tasks == (2, 1)
+    first, second = (load_file(each.path / "model.safetensors") for each in (from_object, from_bundle))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_class_with_one_image_is_warned_of_and_learned(tiny_bundle, tmp_path):
+    said = []
+    root = small.write_folder(tmp_path / "data", small.samples_with(("heart",), 1), ("heart",))
+    learned = teach(tiny_bundle, root, tmp_path / "new", said, iterations=1)
+    assert "warning: heart has one image only" in "\n".join(said)
+    assert learned.scores == {"heart": None} and "nothing was scored" in "\n".join(said)
+    assert learned.classes.lineage[-1].scores == {"heart": None}
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def refused(*args, **options):
+    with pytest.raises(UserError) as error:
+        teach(*args, **options)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_data_without_a_new_class_is_refused(tiny_bundle, tmp_path):
+    root = small.write_folder(tmp_path / "data", small.samples_with(("star",), 3), ("star", "heart"), ("star", "bee"))
+    for mask in (root / "masks").iterdir():
+        values = np.asarray(small.Image.open(mask))
+        small.Image.fromarray(np.where(values == 2, 0, values)).save(mask)
+    text = refused(tiny_bundle, root, tmp_path / "new")
+    assert "no new class to learn: it labels only what the model knows (star); no image shows bee" in text
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new.training").exists()
+
+
+def test_names_that_look_alike_are_refused_until_confirmed(tiny_bundle, tmp_path):
+    root = small.write_folder(tmp_path / "data", small.samples_with(("heart",), 6), ("heart",), ("Disk",))
+    assert '--same-class "Disk=disk"' in refused(tiny_bundle, root, tmp_path / "new")
+    assert "no new class" in refused(tiny_bundle, root, tmp_path / "new", same_class=["Disk=disk"])
+    learned = teach(tiny_bundle, root, tmp_path / "new", new_class=["Disk"], iterations=1)
+    assert learned.new_classes == ("Disk",)
+
+
+def test_a_bundle_of_a_newer_version_is_refused(tiny_bundle, data, tmp_path):
+    newer = shutil.copytree(tiny_bundle, tmp_path / "newer")
+    config = json.loads((newer / "config.json").read_text())
+    (newer / "config.json").write_text(json.dumps({**config, "version": 99}))
+    assert "upgrade comastre" in refused(newer, data, tmp_path / "new")
+
+
+def test_places_that_hold_something_are_refused(tiny_bundle, data, tmp_path):
+    model = shutil.copytree(tiny_bundle, tmp_path / "model")
+    assert "exists already and is never overwritten" in refused(model, data, shutil.copytree(model, tmp_path / "full"))
+    assert "would touch the old model" in refused(model, data, model)
+    assert "would touch the old model" in refused(model, data, model / "new")
+    assert "would touch the old model" in refused(model, data, tmp_path)
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in refused(model, data, tmp_path / "file")
+    (tmp_path / "x.training").mkdir()
+    (tmp_path / "x.training" / "diary.txt").write_text("mine")
+    assert "holds other files" in refused(model, data, tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"minutes": 3.0}, "give one of them"),
+        ({"iterations": 0}, "--iterations is 0"),
+        ({"iterations": None, "minutes": -1.0}, "--minutes is -1"),
+        ({"backbone_weights": "hub"}, "is for new models"),
+        ({"settings": {"training": {"iterations": 5}}}, "give --iterations instead"),
+        ({"settings": {"model": {"size": "small"}}}, "cannot be set for a lesson"),
+        ({"settings": {"training": {"batch_size": 0}}}, "batch_size is 0"),
+        ({"val": "nowhere"}, "there is no data nowhere"),
+        ({"same_class": ["Disk"]}, "is not understood"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tiny_bundle, data, tmp_path, options, said):
+    assert said in refused(tiny_bundle, data, tmp_path / "new", **options)
+    assert not (tmp_path / "new.training").exists()
+
+
+def test_models_and_data_that_are_not_there_are_refused(tiny_bundle, data, tmp_path):
+    assert "there is no model" in refused(tmp_path / "nothing", data, tmp_path / "new")
+    assert "there is no data" in refused(tiny_bundle, tmp_path / "nothing", tmp_path / "new")
+    assert "is no size of model" in refused("new:huge", data, tmp_path / "new")
+    assert "knows nothing yet" in refused("new:tiny", data, tmp_path / "new", old_val=data)
+    assert "there is no file" in refused("new:small", data, tmp_path / "new", backbone_weights="nowhere.safetensors")
+    (tmp_path / "empty" / "images").mkdir(parents=True)
+    (tmp_path / "empty" / "classes.txt").write_text("heart\n")
+    assert "holds no images" in refused(tiny_bundle, tmp_path / "empty", tmp_path / "new")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tiny_bundle, data, tmp_path):
+    settings = {"training": {**QUICK["training"], "accelerator": "cuda"}}
+    assert "is not possible here" in refused(tiny_bundle, data, tmp_path / "new", settings=settings)
+    assert not (tmp_path / "new.training").exists()
+
+
+def test_a_second_process_in_the_same_place_is_refused(tiny_bundle, data, tmp_path):
+    work = tmp_path / "new.training"
+    code = f"""
+from pathlib import Path
+from comastre.training.directory import locked
+with locked(Path({str(work)!r})):
+    print("held", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        assert "is in use by" in refused(tiny_bundle, data, tmp_path / "new")
+        other.communicate(b"\n")
+
+
+def test_the_example_of_the_docstring_runs(tiny_bundle, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_bundle, "model")
+    root = small.write_folder(tmp_path / "photos", small.samples_with(("heart",), 6), ("heart",))
+    for kind in ("images", "masks"):
+        min((root / kind).iterdir()).rename(root / kind / "first.png")
+    example = inspect.getdoc(comastre.learn).split("Example:\n")[1]
+    exec(textwrap.dedent(example), {})
+    assert "('heart',) {'heart': " in capsys.readouterr().out
+    assert (tmp_path / "new-model" / "model.safetensors").exists()
+
+
+def test_a_lesson_travels_to_other_processes(tiny_bundle, data):
+    import pickle
+
+    from comastre.learning.plan import Flags, study
+
+    found = study(store.load(tiny_bundle).classes, data, None, None, Flags({}, (), ()), 0.15)
+    parts = pickle.loads(pickle.dumps(found.lesson.parts()))
+    assert isinstance(parts.data.__self__, Lesson) and parts.data.__self__ == found.lesson

@@ -1,0 +1,54 @@
+"""The command line of `learn`: every option reaches the function, fields of the configuration too."""
+
+from pathlib import Path
+
+import pytest
+
+import comastre.learning.learn as module
+from comastre.cli.main import dispatch
+from comastre.config.overrides import UsageError
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    found = []
+    monkeypatch.setattr(module, "learn", lambda *args, **options: found.append((args, options)))
+    return found
+
+
+def test_every_option_arrives(calls):
+    arguments = (
+        "learn old --data photos --out new --val v --old-val o --minutes 2.5 --same-class Dog=dog --same-class A=b "
+        "--new-class Cat --only Cat --only cow --backbone-weights w.safetensors --fresh"
+    )
+    assert dispatch(arguments.split()) == 0
+    ((args, options),) = calls
+    assert args == ("old", "photos")
+    assert options == {
+        "out": Path("new"),
+        "val": "v",
+        "old_val": "o",
+        "minutes": 2.5,
+        "iterations": None,
+        "same_class": ("Dog=dog", "A=b"),
+        "new_class": ("Cat",),
+        "only": ("Cat", "cow"),
+        "backbone_weights": "w.safetensors",
+        "fresh": True,
+        "settings": {},
+    }
+
+
+def test_fields_of_the_configuration_arrive_and_iterations_are_the_lessons_own(calls):
+    arguments = "learn old --data photos --out new --iterations 40 --data.crop 96 --clip 0.5"
+    dispatch(arguments.split())
+    ((_, options),) = calls
+    assert options["iterations"] == 40
+    assert options["settings"] == {"data": {"crop": 96}, "training": {"clip": 0.5}}
+
+
+@pytest.mark.parametrize("arguments", ["learn old --out new", "learn old --data d", "learn --data d --out new"])
+def test_what_is_missing_is_a_usage_error(calls, arguments):
+    with pytest.raises(UsageError, match="comastre learn --help"):
+        dispatch(arguments.split())
+    assert not calls

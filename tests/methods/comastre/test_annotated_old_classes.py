@@ -1,0 +1,88 @@
+"""Single past classes that the data labels too: classification over exactly the labelled classes."""
+
+import pytest
+import small_step as small
+import torch
+
+from comastre.data.targets import Targets
+from comastre.losses.points import PointSource
+from comastre.methods.comastre.objective import compute_terms
+from comastre.methods.comastre.step import prepare
+from comastre.nets.outputs import take_queries
+
+OLD, ALL = small.TASKS[0], sum(small.TASKS)
+
+
+def labelled(annotated):
+    """A batch whose labels are of the second task and of the annotated classes of the first."""
+    images, targets = small.new_batch()
+    allowed = torch.tensor([*annotated, *range(OLD, ALL)])
+    labels = allowed[torch.arange(targets.labels.numel()).reshape(targets.labels.shape) % len(allowed)]
+    return images, Targets(targets.masks, labels, targets.counts, targets.image_ids)
+
+
+def terms_of(model, old, images, targets, config, **annotated):
+    points = PointSource(7, 3, slice(None), len(images), images.device)
+    return dict(compute_terms(model, old, images, None, targets, points, config, **annotated).items())
+
+
+def slow_classification(model, old, images, targets, config, annotated):
+    """Eq. 2 proposal by proposal and class by class."""
+    points = PointSource(7, 3, slice(None), len(images), images.device)
+    step = prepare(model, old, images, None, targets, points, config, None)
+    query, valid = step.assignment.query[-1], step.assignment.valid[-1]
+    final = step.new.stage_one.final
+    masks = take_queries(final.mask_logits, query)
+    logits = model.recognise(step.new.stage_one.pixels, take_queries(final.embeddings, query), masks).class_logits
+    total, count = 0.0, 0
+    for image, row in valid.nonzero().tolist():
+        count += 1
+        for k in (*annotated, *range(OLD, ALL)):
+            p = logits[image, row, k].sigmoid()
+            right = p if k == int(targets.labels[image, row]) else 1 - p
+            total += -((1 - right) ** config.classification.gamma) * right.log()
+    return total / count
+
+
+@pytest.mark.parametrize("annotated", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("distil", [True, False])
+def test_the_loss_is_the_slow_one_over_the_labelled_classes(annotated, distil):
+    model, old = small.later_learner(masked_attention=True)
+    images, targets = labelled(annotated)
+    assert (targets.labels[:, 0] < OLD).any()
+    switches = dict.fromkeys(("unmatched_classes", "matched_classes"), distil)
+    config = small.loss_config(distillation=switches)
+    fast = terms_of(model, old, images, targets, config, annotated_old=annotated)["classification"]
+    assert fast.item() == pytest.approx(slow_classification(model, old, images, targets, config, annotated).item())
+
+
+def test_old_classes_without_annotations_get_no_gradient_from_labels():
+    model, old = small.later_learner()
+    images, targets = labelled((1,))
+    config = small.loss_config(distillation=dict.fromkeys(("unmatched_classes", "matched_classes"), False))
+    terms_of(model, old, images, targets, config, annotated_old=(1,))["classification"].backward()
+    of_old = model.class_decoder.classifiers[0].weight.grad.abs().sum(dim=1)
+    assert of_old[0] == 0 and of_old[1] > 0
+    assert (model.class_decoder.classifiers[1].weight.grad.abs().sum(dim=1) > 0).all()
+
+
+def test_all_past_classes_one_by_one_are_the_sequential_protocol():
+    model, old = small.later_learner()
+    images, targets = labelled((0, 1))
+    config = small.loss_config()
+    single = terms_of(model, old, images, targets, config, annotated_old=(0, 1))
+    sequential = terms_of(model, old, images, targets, config, annotated_from=0)
+    assert {name: value.item() for name, value in single.items()} == {
+        name: value.item() for name, value in sequential.items()
+    }
+
+
+def test_cross_entropy_too_runs_over_the_labelled_classes_only():
+    model, old = small.later_learner()
+    images, targets = labelled((1,))
+    config = small.loss_config(classification={"loss": "cross_entropy"})
+    before = terms_of(model, old, images, targets, config, annotated_old=(1,))["classification"]
+    with torch.no_grad():
+        model.class_decoder.classifiers[0].bias[0] += 5.0  # a class that the data does not label
+    after = terms_of(model, old, images, targets, config, annotated_old=(1,))
+    assert after["classification"].item() == before.item()
