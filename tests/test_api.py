@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 import comastre
-from comastre import api
 from comastre.bundle import store
 from comastre.errors import UserError
+from comastre.prediction.model import to_pixels
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def test_any_size_works(saved: Path, size: tuple[int, int]) -> None:
 
 def test_grey_and_transparent_images_are_taken(saved: Path, pixels: np.ndarray) -> None:
     grey = pixels[..., 0]
-    expected = api.to_pixels(np.stack([grey] * 3, axis=-1))
-    assert torch.equal(api.to_pixels(grey), expected)
-    assert torch.equal(api.to_pixels(Image.fromarray(grey)), expected)
+    expected = to_pixels(np.stack([grey] * 3, axis=-1))
+    assert torch.equal(to_pixels(grey), expected)
+    assert torch.equal(to_pixels(Image.fromarray(grey)), expected)
     with_alpha = np.concatenate([pixels, pixels[..., :1]], axis=2)
-    assert torch.equal(api.to_pixels(with_alpha), api.to_pixels(pixels))
+    assert torch.equal(to_pixels(with_alpha), to_pixels(pixels))
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_grey_and_transparent_images_are_taken(saved: Path, pixels: np.ndarray) 
 )
 def test_bad_images_give_one_sentence(image: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        api.to_pixels(image)
+        to_pixels(image)
 
 
 def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("hello")
     with pytest.raises(UserError, match=r"text\.png is not an image that can be read"):
-        api.to_pixels(tmp_path / "text.png")
+        to_pixels(tmp_path / "text.png")
 
 
 def test_a_file_is_turned_as_its_camera_says(pixels: np.ndarray, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # turn clockwise by 90 degrees
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
-    assert torch.equal(api.to_pixels(tmp_path / "turned.png"), api.to_pixels(np.rot90(pixels, k=-1)))
+    assert torch.equal(to_pixels(tmp_path / "turned.png"), to_pixels(np.rot90(pixels, k=-1)))
 
 
 def test_a_hub_id_fetches_only_the_bundles_files(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

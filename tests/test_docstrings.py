@@ -13,7 +13,7 @@ from PIL import Image
 
 import comastre
 
-MODULES = ("comastre.api", "comastre.prediction.result")
+MODULES = ("comastre.prediction.model", "comastre.prediction.result")
 
 
 @pytest.fixture(scope="module")

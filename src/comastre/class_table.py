@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from comastre.config.run import Section
+from comastre.section import Section
 
 Colour = tuple[int, int, int]
 

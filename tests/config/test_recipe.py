@@ -3,8 +3,9 @@
 import pytest
 
 from comastre.config.recipe import read_recipe, recipe_of
-from comastre.config.run import RunConfig, merge
+from comastre.config.run import RunConfig
 from comastre.config.settings import load_config, validate
+from comastre.section import merge
 
 
 def test_a_recipe_brings_back_what_decides_learning_and_nothing_of_the_place():

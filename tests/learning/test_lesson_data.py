@@ -7,10 +7,11 @@ import pytest
 import small_lesson as small
 
 from comastre.data.files import FileDataset
+from comastre.data.relabel import relabel
 from comastre.data.sets.shapes import Shapes
 from comastre.data.sources import parse_source
 from comastre.errors import UserError
-from comastre.learning.images import hold_out, relabel, to_train_on, training_part, typical_size
+from comastre.learning.images import hold_out, to_train_on, training_part, typical_size
 from comastre.learning.plan import Flags, study
 
 NO_FLAGS = Flags({}, (), ())

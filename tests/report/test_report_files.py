@@ -97,5 +97,5 @@ def test_groups_do_not_overwrite_each_others_files(tmp_path: Path) -> None:
 
 
 def test_the_reference_table_is_the_papers(shared: Path) -> None:
-    package = Path(cli.__file__).parent / "report" / "paper.json"
+    package = Path(cli.__file__).parents[1] / "report" / "paper.json"
     assert json.loads(package.read_text()) == json.loads((shared / "paper" / "results.json").read_text())

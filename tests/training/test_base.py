@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tiny_run import NUM_CLASSES, TINY, TinyData, tiny_config
 
-from comastre.config.run import RunConfig, merge
+from comastre.config.run import RunConfig
 from comastre.errors import UserError
+from comastre.section import merge
 from comastre.stream.loading import training_batches
 from comastre.stream.scenario import Scenario, build_scenario
 from comastre.training.parts import Parts

@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 
 from comastre.bundle import store
 from comastre.cli import main as cli
-from comastre.config.run import RunConfig, merge
+from comastre.config.run import RunConfig
 from comastre.config.settings import load_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.section import merge
 from comastre.training.initial import start_from
 from comastre.training.parts import default_parts
 from comastre.training.run import run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from comastre.bundle.card import ADDRESS
 from comastre.class_table import ClassTable
 from comastre.errors import UserError
 from comastre.methods.comastre.segmenter import Segmenter
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,14 @@ class HubOptions:
     cache_dir: str | Path | None = None
     local_files_only: bool = False
     """Take what was fetched before, and ask nobody."""
+
+
+def locate(path_or_hub_id: str | Path, options: HubOptions | None = None) -> Path:
+    """The local folder of a bundle, fetched from the hub where it is not a path but an id `owner/name`."""
+    path = Path(path_or_hub_id).expanduser()
+    if path.exists() or isinstance(path_or_hub_id, Path) or not _ID.fullmatch(path_or_hub_id):
+        return path
+    return fetch(path_or_hub_id, options or HubOptions())
 
 
 def fetch(repo_id: str, options: HubOptions) -> Path:

@@ -22,11 +22,12 @@ from torch import Tensor
 from comastre import __version__
 from comastre.bundle.card import model_card
 from comastre.class_table import ClassTable, LineageStep, class_table
-from comastre.config.run import ModelConfig, Section
+from comastre.config.run import ModelConfig
 from comastre.config.settings import explain
 from comastre.errors import UserError
 from comastre.files import flush
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.section import Section
 
 # What a caller of `save` needs comes along.
 __all__ = ["FILES", "Bundle", "ClassTable", "LineageStep", "class_table", "load", "save", "saved_tensors"]

@@ -57,8 +57,8 @@ def check(
         processes: Reading processes; by default one per processor.
         overrides: Fields from the command line, already split off.
     """
-    from comastre.config.run import merge
     from comastre.config.settings import load_config, preset_names, validate
+    from comastre.section import merge
 
     dataset, settings, found = source, overrides or {}, None
     if _names_a_place(source):

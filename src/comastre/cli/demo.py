@@ -12,10 +12,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from comastre.config.run import RunConfig, merge
+from comastre.config.run import RunConfig
 from comastre.config.settings import load_config
 from comastre.evaluation.results import Results
 from comastre.report.write import REPORT, report_after
+from comastre.section import merge
 from comastre.training.progress import readable_time
 from comastre.training.run import run
 

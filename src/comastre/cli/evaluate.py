@@ -50,9 +50,9 @@ def evaluate(
         raise UserError(f"--out {out} is already there: {fix}")
     source = parse_source(data)
     class_map = None if map is None else read_map(map)
-    from comastre.api import load
     from comastre.evaluation.scoring import Options, score
     from comastre.evaluation.scoring_text import render
+    from comastre.prediction.model import load
 
     scores = score(load(model).to(device), source, class_map, Options(split, masks, batch_size, workers))
     say(render(scores, model))

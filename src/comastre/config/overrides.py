@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from comastre.config.run import RunConfig, Section
+from comastre.config.run import RunConfig
 from comastre.errors import UserError
+from comastre.section import Section
 
 
 class UsageError(UserError):

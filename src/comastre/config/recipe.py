@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from comastre.config.run import LossConfig, RunConfig, Section
+from comastre.config.run import LossConfig, RunConfig
+from comastre.section import Section
 
 # What belongs to the model and its images; where the data lies and which machine trains is nobody else's business.
 _DATA = ("crop", "scale", "later_scale", "later_beside", "flip", "colour_jitter", "masks")

@@ -12,9 +12,10 @@ import yaml
 from pydantic import ValidationError
 
 from comastre.config.overrides import config_fields, suggestion
-from comastre.config.run import RunConfig, merge
+from comastre.config.run import RunConfig
 from comastre.errors import UserError
 from comastre.files import write_whole
+from comastre.section import merge
 
 # Keys of a YAML file that describe the file itself and are not configuration.
 _FILE_KEYS = ("about", "needs", "base")

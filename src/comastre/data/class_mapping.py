@@ -12,8 +12,8 @@ import yaml
 
 from comastre.class_table import ClassTable
 from comastre.data.dataset import IGNORE
+from comastre.data.names import looks_like
 from comastre.errors import UserError
-from comastre.learning.class_names import looks_like
 
 LEFT_OUT = "ignore"
 """What a map says of a class whose pixels are not scored."""

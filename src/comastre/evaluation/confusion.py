@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as distributed
 from torch import Tensor
 
+from comastre.distributed import sum_over_processes
+
 IGNORE = 255
-
-
-def sum_over_processes(counts: Tensor) -> Tensor:
-    """`counts` added up over all processes: sums of integers stay right however the images are split."""
-    total = counts.clone()
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.all_reduce(total, op=distributed.ReduceOp.SUM)
-    return total
 
 
 class ConfusionMatrix:

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
-import torch.distributed as distributed
 from torch import Tensor
 
 from comastre.config.run import RunConfig
 from comastre.data.dataset import SegmentationDataset
+from comastre.distributed import rank_and_size
 from comastre.errors import UserError
 from comastre.evaluation.confusion import IGNORE, ConfusionMatrix
 from comastre.evaluation.recall import ErrorSplit, RecallCounter, error_split, mask_overlaps
@@ -78,8 +78,7 @@ def evaluate(
     """
     if len(dataset) == 0:
         raise UserError(f"the validation set of '{dataset.name}' has no images; check data.root.")
-    parallel = distributed.is_available() and distributed.is_initialized()
-    rank, world_size = (distributed.get_rank(), distributed.get_world_size()) if parallel else (0, 1)
+    rank, world_size = rank_and_size()
     tasks = [len(task.new_classes) for task in scenario.tasks[: step + 1]]
     num_learned, num_classes = sum(tasks), len(scenario.class_order)
     alpha = config.model.inference.alpha

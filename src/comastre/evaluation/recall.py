@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comastre.evaluation.confusion import sum_over_processes
+from comastre.distributed import sum_over_processes
 
 THRESHOLDS = np.linspace(0.50, 0.95, 10)
 _PIXELS_AT_ONCE = 1 << 18  # keeps the float copies of 100 masks near 100 MB at any image size

@@ -7,14 +7,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, device
 
-from comastre.api import Model
+from comastre.class_table import ClassTable
 from comastre.config.run import DataConfig, EvaluationConfig, RunConfig
 from comastre.data.class_mapping import ClassMap, ClassMapping, map_classes
+from comastre.data.relabel import relabel
 from comastre.data.sources import DataSource, Split, open_split, split_for_scoring
 from comastre.errors import UserError
 from comastre.evaluation.evaluate import Prediction, evaluate
@@ -23,11 +24,22 @@ from comastre.evaluation.model import as_prediction
 from comastre.evaluation.results import BACKGROUND, StepResult, without_nan
 from comastre.evaluation.scores import PAPER
 from comastre.files import write_whole
-from comastre.learning.images import relabel
 from comastre.methods.comastre.inference import segment
+from comastre.methods.comastre.segmenter import Segmenter
 from comastre.stream.scenario import Scenario, Task
 
 VERSION = 1
+
+
+class LoadedModel(Protocol):
+    """A model with its classes, such as `comastre.load` gives."""
+
+    @property
+    def segmenter(self) -> Segmenter: ...
+    @property
+    def classes(self) -> ClassTable: ...
+    @property
+    def device(self) -> device: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class Scores:
 
 
 def score(
-    model: Model,
+    model: LoadedModel,
     source: DataSource,
     class_map: ClassMap | None = None,
     options: Options | None = None,
@@ -107,7 +119,7 @@ def score(
     dataset = open_split(source, split)
     mapping = map_classes(dataset.class_names, model.classes, class_map)
     names = (*model.classes.names, "not known to the model")
-    scored = relabel(dataset, mapping.labels, names, (*model.colours, (128, 128, 128)))
+    scored = relabel(dataset, mapping.labels, names, (*model.classes.colours, (128, 128, 128)))
     scenario = _as_learned(model.classes.tasks, bool(mapping.unknown))
     config = RunConfig(
         model=model.segmenter.config,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from comastre.data.names import looks_like
 from comastre.errors import UserError
 
 
@@ -103,11 +103,6 @@ def read_pairs(texts: Sequence[str]) -> dict[str, str]:
             raise UserError(f"--same-class {text!r} is not understood: write 'NAME IN THE DATA=NAME IN THE MODEL'")
         pairs[name] = old
     return pairs
-
-
-def looks_like(name: str) -> str:
-    """What is left of a name when case, spaces, underscores and hyphens do not count."""
-    return re.sub(r"[\s_\-]+", "", name).casefold()
 
 
 def _refuse_similar(name: str, old: Sequence[str], earlier: Sequence[str]) -> None:

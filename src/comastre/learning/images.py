@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from comastre.data.dataset import IGNORE, Colour, Sample, SegmentationDataset
-from comastre.data.files import FileDataset, LabelReader, Labels, Record
+from comastre.data.dataset import SegmentationDataset
+from comastre.data.files import FileDataset
 from comastre.data.images import image_size
 from comastre.data.sources import DataSource, has_own_validation, open_split, split_for_scoring
 
@@ -21,79 +20,6 @@ EMPTY_SHARE = 4
 gave it an IoU of 34, 54 and 61, and kept 87, 100 and 100 % of the old classes."""
 ENOUGH_TO_SPARE = 5
 """Of a class with fewer images, all are needed for training."""
-
-
-@dataclass(frozen=True)
-class RelabelledReader:
-    """Reads labels of another reader's records `indices` and translates their ids."""
-
-    read: LabelReader
-    table: np.ndarray
-    """(256,) uint8: dataset id -> model label."""
-    indices: tuple[int, ...]
-
-    def __call__(self, index: int, record: Record, size: tuple[int, int] | None) -> Labels:
-        labels = self.read(self.indices[index], record, size)
-        return Labels(self.table[labels.semantic], labels.instances)
-
-
-class Relabelled:
-    """Some samples of a dataset with their ids translated, for datasets that are not files; may be empty."""
-
-    def __init__(
-        self,
-        dataset: SegmentationDataset,
-        table: np.ndarray,
-        indices: Sequence[int],
-        class_names: tuple[str, ...],
-        colours: tuple[Colour, ...],
-    ) -> None:
-        self.dataset = dataset
-        self.table = table
-        self.indices = tuple(indices)
-        self.name: str = dataset.name
-        self.class_names: tuple[str, ...] = class_names
-        self.colours: tuple[Colour, ...] = colours
-        self.has_background: bool = dataset.has_background
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Sample:
-        sample = self.dataset[self.indices[index]]
-        return Sample(sample.image, self.table[sample.semantic], sample.instances, sample.image_id)
-
-    def presence(self) -> list[frozenset[int]]:
-        presence = self.dataset.presence() if self.indices else []
-        return [_translated(presence[index], self.table) for index in self.indices]
-
-
-def relabel(
-    dataset: SegmentationDataset,
-    labels: Sequence[int],
-    class_names: tuple[str, ...],
-    colours: tuple[Colour, ...],
-    indices: Sequence[int] | None = None,
-) -> SegmentationDataset:
-    """The samples `indices` (all) with dataset id i as model label labels[i - 1]; 0 and 255 stay what they are."""
-    table = np.zeros(256, dtype=np.uint8)
-    table[1 : len(labels) + 1] = labels
-    table[IGNORE] = IGNORE
-    chosen = tuple(range(len(dataset))) if indices is None else tuple(indices)
-    if not chosen or not isinstance(dataset, FileDataset):
-        return Relabelled(dataset, table, chosen, class_names, colours)
-    # A dataset of files again, because training decodes those no larger than it needs. The split's name tells its
-    # class-presence index from those of the same files with other ids.
-    mark = hashlib.sha256(table.tobytes() + repr(chosen).encode()).hexdigest()[:8]
-    return FileDataset(
-        dataset.name,
-        f"{dataset.split}-{mark}",
-        class_names,
-        colours,
-        [dataset.records[index] for index in chosen],
-        RelabelledReader(dataset.read_labels, table, chosen),
-        dataset.has_background,
-    )
 
 
 def training_part(source: DataSource) -> SegmentationDataset:
@@ -171,7 +97,3 @@ def typical_size(dataset: SegmentationDataset, most: int = 64) -> tuple[int, boo
     else:
         sizes = [dataset[index].image.shape[:2] for index in places]
     return int(np.median([min(size) for size in sizes])), len(set(sizes)) == 1
-
-
-def _translated(classes: Collection[int], table: np.ndarray) -> frozenset[int]:
-    return frozenset(int(table[label]) for label in classes) - {0, IGNORE}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comastre.api import Model
 from comastre.bundle import store
 from comastre.class_table import ClassTable
 from comastre.config.run import RunConfig
@@ -26,6 +25,7 @@ from comastre.learning.plan import Flags, OldData, Study, study
 from comastre.learning.schedule import choose, iterations_within, total_iterations, with_iterations, with_pace
 from comastre.learning.start import Student, open_student
 from comastre.methods.comastre.segmenter import Segmenter
+from comastre.prediction.model import Model
 from comastre.text import say as say_line
 from comastre.training.launch import build_fabric
 from comastre.training.run import run

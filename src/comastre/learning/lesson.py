@@ -23,6 +23,7 @@ from comastre.class_table import ClassRecord, ClassTable, Colour, LineageStep
 from comastre.config.recipe import recipe_of
 from comastre.config.run import RunConfig
 from comastre.data.dataset import SegmentationDataset, palette
+from comastre.data.relabel import relabel
 from comastre.data.sources import DataSource
 from comastre.errors import UserError
 from comastre.evaluation.model import evaluate_model
@@ -30,7 +31,7 @@ from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import Results, StepResult
 from comastre.evaluation.scores import Miou
 from comastre.learning.class_names import Meaning
-from comastre.learning.images import relabel, scoring_part, training_part
+from comastre.learning.images import scoring_part, training_part
 from comastre.losses.points import PointSource
 from comastre.methods.build import build_method
 from comastre.methods.comastre.method import TwoStageMethod

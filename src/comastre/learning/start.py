@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from comastre.api import Model, locate
 from comastre.bundle import store
+from comastre.bundle.hub import locate
 from comastre.class_table import ClassTable
-from comastre.config.run import ModelConfig, merge
+from comastre.config.run import ModelConfig
 from comastre.config.settings import read_settings
 from comastre.errors import UserError
 from comastre.learning.schedule import PRESET_OF
 from comastre.methods.comastre.segmenter import Segmenter
+from comastre.prediction.model import Model
+from comastre.section import merge
 
 NEW = "new:"
 

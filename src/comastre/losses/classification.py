@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.losses.reduce import mean_over, upcast
+from comastre.losses.reduce import mean_over
+from comastre.nets.precision import upcast
 
 
 def _focal_terms(logits: Tensor, positive: Tensor, gamma: float) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from comastre.config.run import MaskLossConfig
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
-from comastre.losses.reduce import mean_over, normaliser_of, upcast
+from comastre.losses.reduce import mean_over, normaliser_of
+from comastre.nets.precision import upcast
 
 
 def bernoulli_divergence(new_logits: Tensor, old_logits: Tensor) -> Tensor:

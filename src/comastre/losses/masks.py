@@ -10,10 +10,12 @@ from torch import Tensor
 
 from comastre.config.run import MaskLossConfig
 from comastre.data.targets import Targets
+from comastre.distributed import average_over_processes
 from comastre.losses.matching import Assignment
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
-from comastre.losses.reduce import average_over_processes, mean_over, upcast
+from comastre.losses.reduce import mean_over
 from comastre.nets.outputs import Proposals, take_queries
+from comastre.nets.precision import upcast
 
 
 def average_num_masks(count: int, device: torch.device | str) -> Tensor:

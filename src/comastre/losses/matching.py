@@ -14,8 +14,8 @@ from torch import Tensor
 from comastre.config.run import MatchingConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import sample_at
-from comastre.losses.reduce import upcast
 from comastre.nets.outputs import Proposals
+from comastre.nets.precision import upcast
 
 
 class NonFiniteCost(ArithmeticError):  # noqa: N818 (it names what was found)

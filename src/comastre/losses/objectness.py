@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.losses.reduce import normaliser_of, upcast
+from comastre.losses.reduce import normaliser_of
+from comastre.nets.precision import upcast
 
 
 def objectness_normaliser(counts: Sequence[int], num_queries: int, no_object_weight: float) -> float:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comastre.config.run import MaskLossConfig
-from comastre.losses.reduce import upcast
+from comastre.nets.precision import upcast
 
 
 def _interpolate(maps: Tensor, points: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Numerics shared by the losses: precision, means over a data-dependent count, and counts over processes.
+"""Means over a data-dependent count, the same however a batch is split over processes.
 
 Data-parallel training averages the gradients of the processes. The mean of the processes' losses is the loss of the
 whole batch only if every process divides by the same number: the count averaged over the processes. So every loss
@@ -7,29 +7,12 @@ divides by `normaliser_of(count)`, or by the `normaliser` that its caller gives 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, distributed
+from torch import Tensor
+
+from comastre.distributed import average_over_processes
 
 # Far below any real count or weight sum, so that an empty sum divides to an exact zero instead of 0 / 0.
 _SMALLEST_COUNT = 1e-6
-
-
-def upcast(tensor: Tensor) -> Tensor:
-    """Half-precision values as float32; float32 and float64 as they are."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def average_over_processes(value: Tensor) -> Tensor:
-    """The mean of `value` over all processes, without gradient; `value` itself in a single process.
-
-    A collective: every process must call it the same number of times, also with an empty batch.
-    """
-    value = value.detach()
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return value
-    total = value.clone()
-    distributed.all_reduce(total)
-    return total / distributed.get_world_size()
 
 
 def normaliser_of(count: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from comastre.losses.reduce import upcast
+from comastre.nets.precision import upcast
 
 _PIXELS = (0, 2, 3)  # all axes but the channels'
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from comastre.api import Model, load
 from comastre.data.images import image_size, read_image
 from comastre.errors import UserError
 from comastre.evaluation.image_progress import ImageProgress
 from comastre.prediction.image_files import ImageFile, find_images
+from comastre.prediction.model import Model, load
 from comastre.prediction.result import Prediction, result_files
 
 PIXELS_AT_ONCE = 4_000_000

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from comastre.config.run import RunConfig
+from comastre.distributed import average_over_processes
 from comastre.evaluation.results import Results
-from comastre.losses.reduce import average_over_processes
 from comastre.training.checkpoint import Checkpoint, Position, optimiser_tensors, random_state, save
 from comastre.training.directory import CHECKPOINTS, CONFIG, fingerprint
 from comastre.training.launch import Team

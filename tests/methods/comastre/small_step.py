@@ -5,11 +5,12 @@ import copy
 import numpy as np
 import torch
 
-from comastre.config.run import LossConfig, ModelConfig, merge
+from comastre.config.run import LossConfig, ModelConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import build_segmenter
+from comastre.section import merge
 
 SIZE = 64
 QUERIES = 6

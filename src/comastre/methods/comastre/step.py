@@ -9,10 +9,10 @@ from torch import Tensor
 
 from comastre.config.run import LossConfig
 from comastre.data.targets import Targets
+from comastre.distributed import average_over_processes
 from comastre.losses.matching import Assignment, assign, matching_costs, on_labelled
 from comastre.losses.objectness import objectness_normaliser
 from comastre.losses.points import PointCounts, PointSource
-from comastre.losses.reduce import average_over_processes
 from comastre.methods.comastre.segmenter import Segmenter
 from comastre.methods.comastre.terms import Switches
 from comastre.nets.outputs import StageOne

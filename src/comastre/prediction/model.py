@@ -1,0 +1,259 @@
+"""A trained model for use in other programs: `comastre.load` gives one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from comastre.bundle import hub, store
+from comastre.class_table import ClassTable, Colour
+from comastre.data.images import read_image
+from comastre.errors import UserError
+from comastre.methods.comastre.inference import segment
+from comastre.methods.comastre.segmenter import Segmenter
+from comastre.prediction.result import Prediction
+
+ImageLike = Image.Image | np.ndarray | str | Path
+
+
+@dataclass(frozen=True)
+class _Source:
+    """An image to be segmented."""
+
+    pixels: Tensor
+    """(3, H, W) in 0..1."""
+    file: str | None
+
+    @classmethod
+    def of(cls, image: ImageLike) -> _Source:
+        return cls(to_pixels(image), str(image) if isinstance(image, str | Path) else None)
+
+
+class Model:
+    """A segmenter with the names and colours of its classes.
+
+    >>> import comastre
+    >>> model = comastre.load("model")
+    >>> model.class_names
+    ('background', 'disk', 'star', 'ring')
+    >>> result = model.predict("photo.png")
+    """
+
+    def __init__(self, segmenter: Segmenter, classes: ClassTable) -> None:
+        self.segmenter: Segmenter = segmenter.eval()
+        self.classes: ClassTable = classes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of labels 0..C: background first."""
+        return (self.classes.background, *self.classes.names)
+
+    @property
+    def colours(self) -> tuple[Colour, ...]:
+        """Colours of labels 0..C."""
+        return self.classes.colours
+
+    @property
+    def coco_categories(self) -> list[dict[str, Any]]:
+        """The list `categories` of a COCO file whose annotations come from `Prediction.to_coco`.
+
+        >>> model.coco_categories[0]
+        {'id': 1, 'name': 'disk'}
+        """
+        return [{"id": label, "name": name} for label, name in enumerate(self.classes.names, start=1)]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.segmenter.parameters()).device
+
+    def to(self, device: str | torch.device) -> Model:
+        """Move the model to a device, such as "cuda"; gives the model itself.
+
+        >>> model.to("cpu").device
+        device(type='cpu')
+        """
+        try:
+            self.segmenter.to(device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(
+                f"device {str(device)!r} cannot be used ({reason}): `comastre doctor` lists the devices"
+            ) from error
+        return self
+
+    def predict(self, image: ImageLike, *, max_side: int | None = None) -> Prediction:
+        """Segment a PIL image, an array (H, W, 3) (uint8, or float in 0..1) or an image file.
+
+        With `max_side` the model sees a larger image reduced to that long side; the result has the image's own size.
+
+        >>> result = model.predict("photo.png")
+        >>> result.label_map.shape, result.label_map.dtype
+        ((48, 64), dtype('int64'))
+        """
+        (prediction,) = self.predict_many([image], max_side=max_side)
+        return prediction
+
+    def predict_many(
+        self, images: Iterable[ImageLike], *, batch_size: int = 8, max_side: int | None = None
+    ) -> Iterator[Prediction]:
+        """Segment images one after the other, in order; neighbours of one size share a batch.
+
+        Images of different sizes are never padded to one batch, so a result is what `predict` gives.
+
+        >>> pictures = [np.zeros((32, 32, 3), np.uint8), np.zeros((32, 32, 3), np.uint8)]
+        >>> [result.label_map.shape for result in model.predict_many(pictures, batch_size=2)]
+        [(32, 32), (32, 32)]
+        """
+        if batch_size < 1 or (max_side is not None and max_side < 1):
+            raise UserError(f"batch_size ({batch_size}) and max_side ({max_side}) must be 1 or more")
+        for _, same_size in groupby(map(_Source.of, images), key=lambda source: source.pixels.shape):
+            for batch in _chunks(same_size, batch_size):
+                yield from self._predict_batch(batch, max_side)
+
+    def _predict_batch(self, batch: Sequence[_Source], max_side: int | None) -> list[Prediction]:
+        """Predictions of images of one size."""
+        pixels = torch.stack([source.pixels for source in batch])  # (B, 3, H, W)
+        height, width = pixels.shape[2:]
+        factor = 1.0 if max_side is None else min(1.0, max_side / max(height, width))
+        seen = pixels
+        if factor < 1.0:
+            size = max(1, round(height * factor)), max(1, round(width * factor))
+            seen = F.interpolate(pixels, size=size, mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
+        self.segmenter.eval()
+        found = segment(self.segmenter, seen.to(self.device), original_sizes=[(height, width)] * len(batch))
+        pictures = (pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()  # (B, H, W, 3)
+        # Results wait on the host: kept in a list, they would fill a GPU.
+        return [
+            Prediction(
+                replace(
+                    each,
+                    label_map=each.label_map.cpu(),
+                    segment_map=each.segment_map.cpu(),
+                    objectness=each.objectness.cpu(),
+                    class_scores=each.class_scores.cpu(),
+                    mask_logits=each.mask_logits.cpu(),
+                ),
+                self.classes,
+                picture,
+                source.file,
+            )
+            for each, picture, source in zip(found, pictures, batch, strict=True)
+        ]
+
+    # --- keeping and sharing -----------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the model as a bundle."""
+        return store.save(self.segmenter, self.classes, path, overwrite=overwrite)
+
+    def save_pretrained(self, save_directory: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the model as a bundle: `save` under the name that Hugging Face's libraries have for it.
+
+        >>> model.save_pretrained("copy").name
+        'copy'
+        """
+        return self.save(save_directory, overwrite=overwrite)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_hub_id: str | Path,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+    ) -> Model:
+        """The model of a bundle's folder, or of a model id on the hub: branch, tag or commit `revision`.
+
+        >>> comastre.Model.from_pretrained("model").classes.names
+        ('disk', 'star', 'ring')
+        """
+        source = hub.HubOptions(revision, token, cache_dir, local_files_only)
+        loaded = store.load(hub.locate(path_or_hub_id, source))
+        return cls(loaded.model, loaded.classes)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str | None = None,
+        create_pr: bool = False,
+    ) -> str:
+        """Upload the bundle to the hub as `repo_id` ("owner/name"), which is created where it is missing; gives a URL.
+
+        Without `token` the one of `hf auth login` is used.
+        """
+        return hub.push(
+            self.segmenter,
+            self.classes,
+            repo_id,
+            private=private,
+            token=token,
+            revision=revision,
+            commit_message=commit_message or f"Model with {len(self.classes.names)} classes",
+            create_pr=create_pr,
+        )
+
+
+def load(path_or_hub_id: str | Path) -> Model:
+    """The model of a bundle's folder, or of a model id on the hub.
+
+    >>> comastre.load("model").classes.tasks
+    (2, 1)
+    """
+    return Model.from_pretrained(path_or_hub_id)
+
+
+def to_pixels(image: Any) -> Tensor:
+    """An image as float32 (3, H, W) in 0..1: a file turned as viewers and training do, others as given."""
+    if isinstance(image, str | Path):
+        image = _read(Path(image))
+    if isinstance(image, Image.Image):
+        array = np.asarray(image.convert("RGB"))
+    elif isinstance(image, np.ndarray):
+        array = image
+    else:
+        raise UserError(f"predict takes a PIL image, a numpy array or a path, not {type(image).__name__}")
+    if array.ndim == 2:
+        array = np.repeat(array[..., None], 3, axis=2)
+    if array.ndim != 3 or array.shape[2] not in (3, 4) or 0 in array.shape:
+        raise UserError(f"an image array must have shape (height, width, 3), not {array.shape}")
+    array = array[..., :3]
+    if array.dtype == np.uint8:
+        array = array.astype(np.float32) / 255
+    elif not np.issubdtype(array.dtype, np.floating):
+        raise UserError(f"an image array must be uint8 or float in 0..1, not {array.dtype}")
+    elif not (array.min() >= 0 and array.max() <= 1):  # also refuses NaN
+        raise UserError(f"a float image must be in 0..1, but runs from {array.min():g} to {array.max():g}")
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).permute(2, 0, 1)
+
+
+def _chunks(items: Iterable[_Source], size: int) -> Iterator[list[_Source]]:
+    chunk: list[_Source] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _read(path: Path) -> np.ndarray:
+    if not path.exists():  # training's sentence speaks of lists of images, which nobody has here
+        raise UserError(f"there is no image {path}: check the name")
+    return read_image(path)[0]
