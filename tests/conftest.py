@@ -21,7 +21,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from comastre.bundle import store
     from comastre.class_table import class_table
-    from comastre.config.run import ModelConfig
+    from comastre.methods.comastre.config import ModelConfig
     from comastre.methods.comastre.segmenter import build_segmenter
 
     # Thresholds at 0 so that even random weights recognise something.

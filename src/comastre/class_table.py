@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
@@ -43,8 +42,6 @@ class ClassTable(Section):
     background_colour: Colour = (0, 0, 0)
     classes: tuple[ClassRecord, ...]
     lineage: tuple[LineageStep, ...] = ()
-    training: dict[str, Any] = Field(default_factory=dict)
-    """How the last step was trained, for the next one to follow (`comastre.config.recipe`); empty in older bundles."""
 
     @model_validator(mode="after")
     def _check_names(self) -> ClassTable:
@@ -77,7 +74,6 @@ def class_table(
     colours: Sequence[Colour] | None = None,
     background: str = "background",
     lineage: Sequence[LineageStep] = (),
-    training: Mapping[str, Any] | None = None,
 ) -> ClassTable:
     """The table of `names` in learning order, `tasks[t]` of them brought by step t; `colours` has background first."""
     if len(names) != sum(tasks):
@@ -93,7 +89,6 @@ def class_table(
         background_colour=colours[0],
         classes=tuple(records),
         lineage=tuple(lineage),
-        training=dict(training or {}),
     )
 
 

@@ -5,7 +5,8 @@ from dataclasses import astuple
 import pytest
 import torch
 
-from comastre.config.run import InferenceConfig, ModelConfig, RunConfig
+from comastre.config.run import RunConfig
+from comastre.methods.comastre.config import InferenceConfig, ModelConfig
 from comastre.data.sets.shapes import Shapes
 from comastre.evaluation.model import as_prediction, evaluate_model
 from comastre.methods.comastre.inference import merge

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from comastre.config.run import ModelConfig
+from comastre.methods.comastre.config import ModelConfig
 from comastre.data.dataset import Sample
 from comastre.evaluation.examples import adopt_examples, choose_examples, record_examples
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter

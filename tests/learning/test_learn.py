@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import comastre
 from comastre.bundle import store
 from comastre.errors import UserError
-from comastre.learning import directory as workplace
+from comastre.learning import directory
 from comastre.learning.lesson import Lesson
 from comastre.training.stopping import Interrupted
 
@@ -100,7 +100,7 @@ def test_scores_are_of_labelled_classes_only_and_forgetting_is_reported(lesson):
 
 def test_what_was_for_going_on_is_gone_and_logs_stay(lesson):
     learned, _, _ = lesson
-    work = workplace.workplace(learned.path)
+    work = directory.training_folder(learned.path)
     assert not (work / "checkpoints").exists() and not (work / "steps").exists()
     results = json.loads((work / "results.json").read_text())
     assert [step["new_classes"] for step in results["steps"]] == [["disk", "star", "ring"], ["heart"]]
@@ -111,9 +111,9 @@ def test_what_was_for_going_on_is_gone_and_logs_stay(lesson):
 
 
 def test_old_classes_that_are_labelled_too_are_given_to_the_losses(data, tiny_bundle):
-    from comastre.learning.plan import Flags, study
+    from comastre.learning.plan import NameChoices, make_plan
 
-    found = study(store.load(tiny_bundle).classes, data, None, None, Flags({}, (), ()), 0.15)
+    found = make_plan(store.load(tiny_bundle).classes, data, None, None, NameChoices({}, (), ()), 0.15)
     method = found.lesson.method(comastre.config.run.RunConfig.model_validate({"model": {"size": "tiny"}}))
     assert method.inner.annotated_old == (1,)  # star
     (_, task) = found.lesson.scenario("3-1").tasks
@@ -139,7 +139,7 @@ def test_interrupted_it_goes_on_and_ends_with_the_same_model(tiny_bundle, data, 
     said = []
     with pytest.raises(Interrupted, match="give the same command to go on"):
         teach(tiny_bundle, data, out, said, iterations=4)
-    assert not out.exists() and (workplace.workplace(out) / "checkpoints").exists()
+    assert not out.exists() and (directory.training_folder(out) / "checkpoints").exists()
     done = len(losses)
     resumed = teach(tiny_bundle, data, out, said, iterations=4)
     assert "goes on in" in "\n".join(said) and len(losses) - done == 2  # neither timed nor trained again
@@ -182,7 +182,7 @@ def test_another_command_does_not_go_on_in_the_same_place(tiny_bundle, data, tmp
         teach(tiny_bundle, small.write_folder(tmp_path / "x", small.samples_with(("bolt",), 6), ("bolt",)), out)
     monkeypatch.undo()
     learned = teach(tiny_bundle, data, out, iterations=5, fresh=True)
-    assert learned.path == out and workplace.workplace(out).with_name("new.training.old-1").exists()
+    assert learned.path == out and directory.training_folder(out).with_name("new.training.old-1").exists()
 
 
 def test_minutes_decide_the_schedule_once(tiny_bundle, data, tmp_path):
@@ -192,7 +192,7 @@ def test_minutes_decide_the_schedule_once(tiny_bundle, data, tmp_path):
     # Nine seconds, of which the scoring takes some: three or four iterations of two seconds.
     assert "3 iterations of 2 images" in text or "4 iterations of 2 images" in text
     assert "too few for the 600 iterations" in text and "which need --minutes" in text
-    config = (workplace.workplace(learned.path) / "config.yaml").read_text()
+    config = (directory.training_folder(learned.path) / "config.yaml").read_text()
     assert "iterations_per_class: 3" in config or "iterations_per_class: 4" in config
 
 
@@ -344,8 +344,8 @@ def test_the_example_of_the_docstring_runs(tiny_bundle, tmp_path, monkeypatch, c
 def test_a_lesson_travels_to_other_processes(tiny_bundle, data):
     import pickle
 
-    from comastre.learning.plan import Flags, study
+    from comastre.learning.plan import NameChoices, make_plan
 
-    found = study(store.load(tiny_bundle).classes, data, None, None, Flags({}, (), ()), 0.15)
+    found = make_plan(store.load(tiny_bundle).classes, data, None, None, NameChoices({}, (), ()), 0.15)
     parts = pickle.loads(pickle.dumps(found.lesson.parts()))
     assert isinstance(parts.data.__self__, Lesson) and parts.data.__self__ == found.lesson

@@ -12,9 +12,9 @@ from comastre.data.sets.shapes import Shapes
 from comastre.data.sources import parse_source
 from comastre.errors import UserError
 from comastre.learning.images import hold_out, to_train_on, training_part, typical_size
-from comastre.learning.plan import Flags, study
+from comastre.learning.plan import NameChoices, make_plan
 
-NO_FLAGS = Flags({}, (), ())
+NO_FLAGS = NameChoices({}, (), ())
 COLOURS = tuple((i, i, i) for i in range(12))
 
 
@@ -106,7 +106,7 @@ def test_a_lesson_knows_what_to_train_on_and_what_to_score(tmp_path):
     samples = small.samples_with(("heart",), 20)
     empty = small.samples_with(("bolt",), 3, "val")
     root = small.write_folder(tmp_path / "data", [*samples, *empty], ("heart",))
-    found = study(None, root, None, None, NO_FLAGS, 0.15)
+    found = make_plan(None, root, None, None, NO_FLAGS, 0.15)
     masks = [mask for mask in small.masks_of([*samples, *empty], ("heart",)) if mask.any()]
     assert found.total == 23 and found.shown == {"heart": len(masks)}
     assert len(found.lesson.held_out) == 3
@@ -123,7 +123,7 @@ def test_data_with_a_validation_split_holds_nothing_out(tmp_path):
     names = [sample.image_id for sample in samples]
     (root / "train.txt").write_text("\n".join(names[:8]))
     (root / "val.txt").write_text("\n".join(names[8:]))
-    found = study(None, root, None, None, NO_FLAGS, 0.15)
+    found = make_plan(None, root, None, None, NO_FLAGS, 0.15)
     assert found.lesson.held_out == () and len(found.lesson.images) == 8
     _, scoring = found.lesson.data(None)
     assert [scoring[index].image_id for index in range(4)] == names[8:]
@@ -132,7 +132,7 @@ def test_data_with_a_validation_split_holds_nothing_out(tmp_path):
 def test_other_data_for_scoring_may_have_other_ids(tmp_path):
     root = small.write_folder(tmp_path / "data", small.samples_with(("heart",), 6), ("heart", "bolt"))
     val = small.write_folder(tmp_path / "val", small.samples_with(("heart",), 4, "val"), ("disk", "heart"))
-    found = study(None, root, str(val), None, NO_FLAGS, 0.15)
+    found = make_plan(None, root, str(val), None, NO_FLAGS, 0.15)
     assert found.lesson.scoring_labels == (0, 1) and found.lesson.scored == {"heart"}
     assert len(found.lesson.images) == 6
     assert len(found.lesson.data(None)[1]) == 4
@@ -149,4 +149,4 @@ def test_more_classes_than_a_label_map_holds_are_refused(tmp_path):
     root = small.write_folder(tmp_path / "data", small.samples_with(("heart",), 2), ("heart",))
     known = class_table([f"class {index}" for index in range(254)], [254])
     with pytest.raises(UserError, match="the model would have 255 classes"):
-        study(known, root, None, None, NO_FLAGS, 0.15)
+        make_plan(known, root, None, None, NO_FLAGS, 0.15)

@@ -3,56 +3,56 @@
 import pytest
 
 from comastre.errors import UserError
-from comastre.learning.class_names import known_labels, looks_like, read_pairs, understand
+from comastre.learning.class_names import known_labels, looks_like, read_pairs, assign_roles
 
 OLD = ("disk", "star", "ring")
 
 
 def test_ids_are_the_datas_own_and_mapped_by_name():
     # The data numbers ring 1, heart 2, disk 3: an order of its own.
-    meaning = understand(OLD, ("ring", "heart", "disk"), {1, 2, 3})
-    assert meaning.labels == (3, 4, 1)
-    assert meaning.new == ("heart",) and meaning.annotated == {"ring", "disk"}
-    assert meaning.names == ("disk", "star", "ring", "heart")
-    assert meaning.labelled == {"ring", "disk", "heart"}
+    roles = assign_roles(OLD, ("ring", "heart", "disk"), {1, 2, 3})
+    assert roles.labels == (3, 4, 1)
+    assert roles.new == ("heart",) and roles.labelled_old == {"ring", "disk"}
+    assert roles.names == ("disk", "star", "ring", "heart")
+    assert roles.labelled == {"ring", "disk", "heart"}
 
 
 def test_what_no_image_shows_is_neither_learned_nor_labelled():
-    meaning = understand(OLD, ("ring", "heart", "bolt"), {3})
-    assert meaning.labels == (0, 0, 4)
-    assert meaning.new == ("bolt",) and meaning.annotated == frozenset() and meaning.unseen == ("ring", "heart")
+    roles = assign_roles(OLD, ("ring", "heart", "bolt"), {3})
+    assert roles.labels == (0, 0, 4)
+    assert roles.new == ("bolt",) and roles.labelled_old == frozenset() and roles.unseen == ("ring", "heart")
 
 
 def test_new_classes_that_are_not_asked_for_count_as_unlabelled():
-    meaning = understand(OLD, ("heart", "bolt"), {1, 2}, only=("bolt",))
-    assert meaning.labels == (0, 4) and meaning.new == ("bolt",) and meaning.left_out == ("heart",)
+    roles = assign_roles(OLD, ("heart", "bolt"), {1, 2}, only=("bolt",))
+    assert roles.labels == (0, 4) and roles.new == ("bolt",) and roles.left_out == ("heart",)
 
 
 @pytest.mark.parametrize("name", ["Disk", "DISK", " disk", "di sk", "di_sk", "di-sk"])
 def test_names_that_differ_by_case_or_spaces_must_be_confirmed(name):
     with pytest.raises(UserError) as refused:
-        understand(OLD, (name,), {1})
+        assign_roles(OLD, (name,), {1})
     assert f'--same-class "{name}=disk"' in str(refused.value) and f'--new-class "{name}"' in str(refused.value)
-    same = understand(OLD, (name, "heart"), {1, 2}, same={name: "disk"})
-    assert same.labels == (1, 4) and same.annotated == {"disk"} and same.new == ("heart",)
-    new = understand(OLD, (name,), {1}, confirmed=(name,))
+    same = assign_roles(OLD, (name, "heart"), {1, 2}, same={name: "disk"})
+    assert same.labels == (1, 4) and same.labelled_old == {"disk"} and same.new == ("heart",)
+    new = assign_roles(OLD, (name,), {1}, confirmed=(name,))
     assert new.labels == (4,) and new.new == (name,)
 
 
 def test_two_names_of_the_data_that_look_alike_must_be_confirmed():
     with pytest.raises(UserError, match="the data's own 'traffic light'"):
-        understand(OLD, ("traffic light", "traffic_light"), {1, 2})
-    meaning = understand(OLD, ("traffic light", "traffic_light"), {1, 2}, confirmed=("traffic_light",))
-    assert meaning.labels == (4, 5)
+        assign_roles(OLD, ("traffic light", "traffic_light"), {1, 2})
+    roles = assign_roles(OLD, ("traffic light", "traffic_light"), {1, 2}, confirmed=("traffic_light",))
+    assert roles.labels == (4, 5)
 
 
 def test_two_names_may_mean_one_old_class():
-    meaning = understand(OLD, ("disk", "coin", "heart"), {1, 2, 3}, same={"coin": "disk"})
-    assert meaning.labels == (1, 1, 4)
+    roles = assign_roles(OLD, ("disk", "coin", "heart"), {1, 2, 3}, same={"coin": "disk"})
+    assert roles.labels == (1, 1, 4)
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("choices", "said"),
     [
         ({"same": {"dog": "disk"}}, "--same-class names 'dog', which is not a class of the data"),
         ({"same": {"heart": "dog"}}, "--same-class names 'dog', which the model does not know"),
@@ -62,9 +62,9 @@ def test_two_names_may_mean_one_old_class():
         ({"same": {"heart": "disk"}, "confirmed": ("heart",)}, "only one of them"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused(flags, said):
+def test_flags_that_make_no_sense_are_refused(choices, said):
     with pytest.raises(UserError, match=said):
-        understand(OLD, ("disk", "heart"), {1, 2}, **flags)
+        assign_roles(OLD, ("disk", "heart"), {1, 2}, **choices)
 
 
 def test_data_for_scoring_is_mapped_by_name_too():

@@ -3,7 +3,7 @@
 import pytest
 
 from comastre.config.recipe import recipe_of
-from comastre.config.run import ModelConfig
+from comastre.methods.comastre.config import ModelConfig
 from comastre.config.settings import load_config
 from comastre.learning.schedule import (
     Amounts,
@@ -98,8 +98,8 @@ def test_few_images_are_learned_from_more_slowly():
     as_fast = {"learning_rate": 3e-3, "later_learning_rate": 3e-3}
     assert rate(60, as_fast) == pytest.approx(1e-3) and rate(500, as_fast) == 3e-3
     assert rate(60, as_fast | {"later_learning_rate": 5e-4}) == 5e-4
-    asked = choose(TINY, {}, amounts(), FOLDER, {"training": {"later_learning_rate": 3e-3}})
-    assert asked.training.later_learning_rate == 3e-3
+    request = choose(TINY, {}, amounts(), FOLDER, {"training": {"later_learning_rate": 3e-3}})
+    assert request.training.later_learning_rate == 3e-3
 
 
 def test_old_objects_teach_what_a_new_class_is_not():

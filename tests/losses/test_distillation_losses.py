@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributions import Bernoulli, Categorical, kl_divergence
 
-from comastre.config.run import MaskLossConfig
+from comastre.config.sections import MaskLossConfig
 from comastre.losses.distillation import (
     class_distillation,
     class_score_distillation,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from comastre.config.run import MaskLossConfig
+from comastre.config.sections import MaskLossConfig
 from comastre.data.targets import Targets
 from comastre.losses.masks import average_num_masks, mask_bce, mask_dice, matched_mask_losses
 from comastre.losses.matching import assign

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from comastre.config.run import MatchingConfig
+from comastre.config.sections import MatchingConfig
 from comastre.data.targets import Targets
 from comastre.losses.matching import NonFiniteCost, assign, matching_costs
 from comastre.losses.points import sample_at

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from comastre.config.run import MaskLossConfig
+from comastre.config.sections import MaskLossConfig
 from comastre.losses.points import PointCounts, PointSource, sample_at, sample_each, uncertain_points
 
 

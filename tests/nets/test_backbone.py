@@ -11,7 +11,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from comastre.config.run import BackboneConfig
+from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
 from comastre.nets.backbone import Backbone
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config.run import PixelDecoderConfig
+from comastre.config.sections import PixelDecoderConfig
 from comastre.nets.pixel_decoder import PixelDecoder
 
 CHANNELS = (4, 6, 8, 10)

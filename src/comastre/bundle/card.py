@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from comastre.class_table import ClassTable, LineageStep
-from comastre.config.run import ModelConfig
 
 ADDRESS = "PATH_OR_HUB_ID_OF_THIS_FOLDER"
 """Stands in the card where the reader puts in where the model is."""
 
 
-def model_card(config: ModelConfig, classes: ClassTable, num_weights: int) -> str:
-    """What the model is, what it knows and how it learned it, for people and for the hub."""
+def model_card(what: str, classes: ClassTable, num_weights: int) -> str:
+    """What the model is (`what`, in a few words), what it knows and how it learned it, for people and for the hub."""
     front = "---\nlibrary_name: comastre\npipeline_tag: image-segmentation\ntags:\n- continual-learning\n---\n"
     rows = "\n".join(
         f"| {step} | {', '.join(_plain(each.name) for each in classes.classes if each.task == step)} |"
@@ -19,7 +18,7 @@ def model_card(config: ModelConfig, classes: ClassTable, num_weights: int) -> st
     return f"""{front}
 # A segmentation model that learned its classes step by step
 
-CoMasTRe, size {config.size} ({config.backbone.name}), {num_weights:,} numbers, {len(classes.names)} classes and
+{_plain(what)}, {num_weights:,} numbers, {len(classes.names)} classes and
 {_plain(classes.background)}.
 
 ```python

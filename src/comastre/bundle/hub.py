@@ -9,9 +9,7 @@ from pathlib import Path
 
 from comastre.bundle import store
 from comastre.bundle.card import ADDRESS
-from comastre.class_table import ClassTable
 from comastre.errors import UserError
-from comastre.methods.comastre.segmenter import Segmenter
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -58,8 +56,7 @@ def fetch(repo_id: str, options: HubOptions) -> Path:
 
 
 def push(
-    segmenter: Segmenter,
-    classes: ClassTable,
+    model: store.Bundle,
     repo_id: str,
     *,
     private: bool | None,
@@ -72,7 +69,7 @@ def push(
     from huggingface_hub import HfApi
 
     with tempfile.TemporaryDirectory() as folder:
-        written = store.save(segmenter, classes, Path(folder) / "model")
+        written = store.save(model, Path(folder) / "model")
         card = written / store.CARD
         card.write_text(card.read_text(encoding="utf-8").replace(ADDRESS, repo_id), encoding="utf-8")
         try:

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from comastre.config.run import ModelConfig
 from comastre.errors import UserError
+from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter
 
 _RESNETS = {

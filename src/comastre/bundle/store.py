@@ -1,7 +1,7 @@
 """Model bundles: a directory that can be shared, with tensors in safetensors and everything else as readable text.
 
-No pickle is ever read, and nothing but the four files of a bundle is looked at. A bundle is written aside and then
-renamed, so that a killed program leaves either the old bundle or the new one.
+No pickle is ever read, and nothing but the four files of a bundle is looked at. A bundle names an installed method and
+never code. It is written aside and then renamed, so that a killed program leaves either the old bundle or the new one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,48 +21,68 @@ from torch import Tensor
 
 from comastre import __version__
 from comastre.bundle.card import model_card
-from comastre.class_table import ClassTable, LineageStep, class_table
-from comastre.config.run import ModelConfig
+from comastre.bundle.older import described_in_version_1
+from comastre.class_table import ClassTable
+from comastre.config import methods
+from comastre.config.recipe import known_fields
+from comastre.config.sections import BackboneConfig, MethodConfig
 from comastre.config.settings import explain
 from comastre.errors import UserError
 from comastre.files import flush
-from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.build import build_method
+from comastre.methods.protocol import Setup
+from comastre.nets.backbone import Backbone
 from comastre.section import Section
 
-# What a caller of `save` needs comes along.
-__all__ = ["FILES", "Bundle", "ClassTable", "LineageStep", "class_table", "load", "save", "saved_tensors"]
-
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 WEIGHTS, CONFIG, CLASSES, CARD = "model.safetensors", "config.json", "classes.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CLASSES, CARD)
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-# Training only, and recreated at each step: no part of what a bundle is for.
-_NOT_SAVED = "auxiliary_head."
 _ONLY_SAFE = f"save the model again as a bundle, with {WEIGHTS}"
 
 Parsed = TypeVar("Parsed", bound=Section)
 
 
 @dataclass(frozen=True)
+class Description:
+    """What a model is, beside its numbers: the method that made it, with its settings."""
+
+    method: str
+    size: str
+    backbone: BackboneConfig
+    settings: MethodConfig
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Shared settings that the last step was trained with, for the next one to follow (`config.recipe`)."""
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.backbone, self.settings, self.size)
+
+
+@dataclass(frozen=True)
 class Bundle:
-    """A model with its classes, as read from a directory."""
+    """A model with its classes and what it is, as kept in a directory."""
 
-    model: Segmenter
+    model: Any
+    """A torch module, as `methods.protocol.SegmentationModel` says."""
     classes: ClassTable
+    description: Description
 
 
-def save(model: Segmenter, classes: ClassTable, path: str | Path, *, overwrite: bool = False) -> Path:
+def save(bundle: Bundle, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write a bundle to the directory `path`; with `overwrite` the old bundle stays until the new one is complete."""
     target = Path(path)
-    if classes.tasks != model.tasks:
-        raise ValueError(f"the class table has tasks of {classes.tasks} classes, the model of {model.tasks}")
+    if bundle.classes.tasks != bundle.model.tasks:
+        raise ValueError(
+            f"the class table has tasks of {bundle.classes.tasks} classes, the model of {bundle.model.tasks}"
+        )
     _check_target(target, overwrite)
     aside, previous = _aside(target), _previous(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        _write_files(model, classes, aside)
+        _write_files(bundle, aside)
         if target.exists():
             shutil.rmtree(previous, ignore_errors=True)
             target.rename(previous)
@@ -80,8 +100,11 @@ def save(model: Segmenter, classes: ClassTable, path: str | Path, *, overwrite: 
 def load(path: str | Path) -> Bundle:
     """Read a bundle from the directory `path`, on the CPU and in evaluation mode."""
     directory = _existing(Path(path))
-    config, tasks = _read_config(directory)
-    classes = _validated(ClassTable, _read_json(directory / CLASSES), directory / CLASSES)
+    content = _read_json(directory / CLASSES)
+    # Version 1 kept there how the model was trained.
+    recorded = content.pop("training", {})
+    description, tasks = _read_description(directory, recorded if isinstance(recorded, Mapping) else {})
+    classes = _validated(ClassTable, content, directory / CLASSES)
     if classes.tasks != tasks:
         raise UserError(
             f"{directory / CLASSES} has tasks of {classes.tasks} classes but {CONFIG} of {tasks}: "
@@ -89,46 +112,54 @@ def load(path: str | Path) -> Bundle:
         )
     # Building draws random weights that are then replaced; the caller's random numbers must not notice.
     with torch.random.fork_rng(devices=[]):
-        model = build_segmenter(config, tasks)
-    model.load_state_dict(_read_weights(directory / WEIGHTS, saved_tensors(model)), strict=False)
-    return Bundle(model.eval(), classes)
+        model = build_method(description.method, description.setup).build(tasks)
+    model.load_state_dict(_read_weights(directory / WEIGHTS, model.state_dict()))
+    return Bundle(model.eval(), classes, description)
 
 
-def saved_tensors(model: Segmenter) -> dict[str, Tensor]:
-    """The tensors of a model that belong in a bundle."""
-    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_NOT_SAVED)}
+def described(directory: Path) -> Mapping[str, Any]:
+    """The content of `config.json` as it stands, without a look at the weights; empty where there is none."""
+    try:
+        content = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
-def _write_files(model: Segmenter, classes: ClassTable, directory: Path) -> None:
+def _write_files(bundle: Bundle, directory: Path) -> None:
     # Clones, because safetensors refuses tensors that share memory.
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in saved_tensors(model).items()}
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in bundle.model.state_dict().items()}
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    description = portable(bundle)
     architecture = {
         "format": "comastre",
         "version": FORMAT_VERSION,
         "written_by": f"comastre {__version__}",
-        "tasks": list(model.tasks),
-        "model": portable_config(model).model_dump(mode="json"),
+        "method": description.method,
+        "tasks": list(bundle.model.tasks),
+        "size": description.size,
+        "backbone": description.backbone.model_dump(mode="json"),
+        "settings": description.settings.model_dump(mode="json"),
+        "training": dict(description.training),
     }
     _write_json(directory / CONFIG, architecture)
-    _write_json(directory / CLASSES, classes.model_dump(mode="json"))
+    _write_json(directory / CLASSES, bundle.classes.model_dump(mode="json"))
     weights = sum(tensor.numel() for tensor in tensors.values())
-    (directory / CARD).write_text(model_card(model.config, classes, weights), encoding="utf-8")
+    title = f"{methods.title_of(description.method)}, size {description.size} ({description.backbone.name})"
+    (directory / CARD).write_text(model_card(title, bundle.classes, weights), encoding="utf-8")
     for name in FILES:
         flush(directory / name)
     flush(directory)
 
 
-def portable_config(model: Segmenter) -> ModelConfig:
-    """The configuration with what a bundle must not depend on: paths of weights and the backbone library's tables."""
-    backbone = model.config.backbone.model_copy(
-        update={
-            "weights": "none",
-            "mean": tuple(model.backbone.mean.flatten().tolist()),
-            "std": tuple(model.backbone.std.flatten().tolist()),
-        }
-    )
-    return model.config.model_copy(update={"backbone": backbone})
+def portable(bundle: Bundle) -> Description:
+    """The description with what a bundle must not depend on: paths of weights and the backbone library's tables."""
+    backbone = bundle.description.backbone.without_weights()
+    network = getattr(bundle.model, "backbone", None)
+    if isinstance(network, Backbone):
+        numbers = {name: tuple(getattr(network, name).flatten().tolist()) for name in ("mean", "std")}
+        backbone = backbone.model_copy(update=numbers)
+    return replace(bundle.description, backbone=backbone)
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
@@ -169,7 +200,8 @@ def _existing(path: Path) -> Path:
     return directory
 
 
-def _read_config(directory: Path) -> tuple[ModelConfig, tuple[int, ...]]:
+def _read_description(directory: Path, recorded: Mapping[str, Any]) -> tuple[Description, tuple[int, ...]]:
+    """What the bundle says the model is, and its tasks; `recorded` is how version 1 kept its training."""
     file = directory / CONFIG
     content = _read_json(file)
     version = content.get("version")
@@ -182,11 +214,35 @@ def _read_config(directory: Path) -> tuple[ModelConfig, tuple[int, ...]]:
     tasks = content.get("tasks")
     if not isinstance(tasks, list) or not tasks or not all(type(size) is int and size > 0 for size in tasks):
         raise UserError(f"{file}: tasks is {tasks!r} but must be a list of class counts; copy the file again")
-    if not isinstance(content.get("model"), dict):
-        raise UserError(f"{file}: the section model is missing; copy the file again")
-    config = _validated(ModelConfig, content["model"], file)
-    # Whatever a shared file says, loading a bundle neither downloads nor opens other files.
-    return config.model_copy(update={"backbone": config.backbone.model_copy(update={"weights": "none"})}), tuple(tasks)
+    if version == 1:
+        if not isinstance(content.get("model"), dict):
+            raise UserError(f"{file}: the section model is missing; copy the file again")
+        content = described_in_version_1(content["model"], recorded)
+    return _description(file, content), tuple(tasks)
+
+
+def _description(file: Path, content: Mapping[str, Any]) -> Description:
+    for name, kind in (("method", str), ("size", str), ("backbone", dict), ("settings", dict)):
+        if not isinstance(content.get(name), kind):
+            raise UserError(f"{file}: {name} is missing or no {kind.__name__}; copy the file again")
+    try:
+        spec = methods.find(content["method"])
+    except UserError as error:
+        raise UserError(f"{file}: {error}; a model can be used where its method is installed") from None
+    # Strict about what the model is; of how it was trained, fields of another version are left out.
+    given = content["settings"]
+    shape = {name: value for name, value in given.items() if name in spec.config.model_sections}
+    settings = _validated(spec.config, known_fields(spec.config, given) | shape, file)
+    backbone = _validated(BackboneConfig, content["backbone"], file)
+    training = content.get("training")
+    return Description(
+        spec.name,
+        content["size"],
+        # Whatever a shared file says, loading a bundle neither downloads nor opens other files.
+        backbone.without_weights(),
+        settings,
+        training if isinstance(training, dict) else {},
+    )
 
 
 def _read_weights(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:

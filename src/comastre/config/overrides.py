@@ -1,6 +1,6 @@
 """Dotted command-line overrides (`--training.iterations 100`) as a nested dict, before anything is validated.
 
-Overrides are merged into the preset's dict and validated together with it, so that `--model.size small` fills in
+Overrides are merged into the preset's dict and validated together with it, so that `--size small` fills in
 that size's own defaults instead of meeting already filled ones.
 """
 
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
+from pydantic.fields import FieldInfo
 
-from comastre.config.run import RunConfig
+from comastre.config import methods
+from comastre.config.older import renamed
+from comastre.config.run import METHOD_SETTINGS, RunConfig
 from comastre.errors import UserError
 from comastre.section import Section
 
@@ -45,17 +48,36 @@ class ConfigField:
         return f"({' | '.join(map(str, get_args(self.annotation)))})" if get_origin(self.annotation) is Literal else ""
 
 
-def config_fields(section: type[Section] = RunConfig, prefix: str = "") -> Iterator[ConfigField]:
-    """All leaves of the configuration, top-level ones first, then section by section."""
+def config_fields(method: str = methods.DEFAULT) -> Iterator[ConfigField]:
+    """All fields of a run of `method`: top-level ones first, then section by section, its own among them."""
+    spec = methods.find(method)
+    below: list[tuple[str, type[Section]]] = []
+    for name, field in RunConfig.model_fields.items():
+        if name == METHOD_SETTINGS:
+            below.append((spec.section_name, spec.config))
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            below.append((name, field.annotation))
+        else:
+            yield _field(name, field)
+    for name, section in below:
+        yield from _fields_of(section, f"{name}.")
+
+
+def _fields_of(section: type[Section], prefix: str) -> Iterator[ConfigField]:
     below: list[tuple[str, type[Section]]] = []
     for name, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             below.append((f"{prefix}{name}", field.annotation))
         else:
-            # pydantic moves constraints out of `Annotated[...]`, so the annotation is the bare type.
-            yield ConfigField(f"{prefix}{name}", field.annotation, field.default, field.description or "")
+            yield _field(f"{prefix}{name}", field)
     for name, annotation in below:
-        yield from config_fields(annotation, f"{name}.")
+        yield from _fields_of(annotation, f"{name}.")
+
+
+def _field(name: str, field: FieldInfo) -> ConfigField:
+    # pydantic moves constraints out of `Annotated[...]`, so the annotation is the bare type.
+    default = field.get_default(call_default_factory=True)
+    return ConfigField(name, field.annotation, default, field.description or "")
 
 
 def closest(name: str, known: Sequence[str]) -> list[str]:
@@ -73,19 +95,23 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else "`comastre train --help` lists all fields"
 
 
-def find_field(name: str) -> ConfigField:
+def find_field(name: str, method: str = methods.DEFAULT) -> ConfigField:
     """The field with this dotted name, of which leading sections may be left out where that is unique."""
-    fields = {field.name: field for field in config_fields()}
+    fields = {field.name: field for field in config_fields(method)}
     wanted = name.replace("-", "_")
-    if wanted in fields:
-        return fields[wanted]
-    matches = [full for full in fields if full.endswith(f".{wanted}")]
-    if len(matches) == 1:
-        return fields[matches[0]]
-    if matches:
-        raise UsageError(
-            f"--{name} could mean {', '.join(f'--{match}' for match in matches)}: write one of them in full"
-        )
+    for asked in filter(None, (wanted, renamed(wanted))):
+        if asked in fields:
+            return fields[asked]
+        matches = [full for full in fields if full.endswith(f".{asked}")]
+        if len(matches) == 1:
+            return fields[matches[0]]
+        if matches:
+            raise UsageError(
+                f"--{name} could mean {', '.join(f'--{match}' for match in matches)}: write one of them in full"
+            )
+    others = [spec.name for spec in methods.methods().values() if spec.section_name == wanted.partition(".")[0]]
+    if others and method not in others:
+        raise UsageError(f"--{name} is a field of the method {others[0]}, but the method is {method}")
     raise UsageError(f"there is no field --{name}: {suggestion(wanted, list(fields))}")
 
 
@@ -113,11 +139,25 @@ def parse_value(text: str, field: ConfigField) -> Any:
     return text if wants_text and value is not None and not isinstance(value, str) else value
 
 
-def split_overrides(arguments: Sequence[str], own_options: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def named_method(arguments: Sequence[str]) -> str | None:
+    """The value of `--method` among the arguments."""
+    for place, argument in enumerate(arguments):
+        if argument == "--method" and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if argument.startswith("--method="):
+            return argument.removeprefix("--method=")
+    return None
+
+
+def split_overrides(
+    arguments: Sequence[str], own_options: Sequence[str], method: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """Overrides among the arguments as a nested dict, and the arguments that are not overrides.
 
-    `own_options` are the verb's own options (without dashes), which are left alone together with their values.
+    `own_options` are the verb's own options (without dashes), which are left alone together with their values. The
+    fields are those of the method that the arguments name, else of `method`.
     """
+    method = named_method(arguments) or method or methods.DEFAULT
     overrides: dict[str, Any] = {}
     rest: list[str] = []
     waiting = list(arguments)
@@ -127,7 +167,7 @@ def split_overrides(arguments: Sequence[str], own_options: Sequence[str]) -> tup
         if not argument.startswith("--") or name.replace("_", "-") in own_options:
             rest.append(argument)
             continue
-        field = find_field(name)
+        field = find_field(name, method)
         if not equals:
             has_value = bool(waiting) and not waiting[0].startswith("--")
             if not has_value and field.annotation is not bool:

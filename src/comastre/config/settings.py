@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from comastre.config import methods
+from comastre.config.older import upgraded
 from comastre.config.overrides import config_fields, suggestion
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
@@ -42,6 +45,16 @@ class Preset:
     needs: str
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """What one file says; the layers of a source lie over one another, its base first."""
+
+    preset: str | None
+    """Its name, where it is a preset: a method may have a part of its own to lay over it."""
+    settings: Mapping[str, Any]
+
+
+@lru_cache(maxsize=1)
 def preset_names() -> list[str]:
     """Names of all presets that come with the package, those without a download first."""
     files = resources.files("comastre.config").joinpath("presets").iterdir()
@@ -58,14 +71,33 @@ def presets() -> list[Preset]:
     return found
 
 
-def read_settings(source: str | Path) -> dict[str, Any]:
-    """The nested settings of a preset or YAML file with its bases merged in, not yet validated."""
-    return _read(str(source), Path.cwd(), ())
+def read_settings(source: str | Path, method: str | None = None) -> dict[str, Any]:
+    """The nested settings of a preset or YAML file for a method, with its bases merged in, not yet validated.
+
+    A preset holds what all methods share on a setting; over it lies the method's own part, where it has one. Without
+    `method` it is the one that the source names.
+    """
+    layers = _read(str(source), Path.cwd(), ())
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = merge(merged, layer.settings)
+    named = method or str(merged.get("method", methods.DEFAULT))
+    spec = methods.find(named)
+    settings: dict[str, Any] = {}
+    for layer in layers:
+        settings = merge(settings, upgraded(layer.settings, spec.section_name))
+        if layer.preset is not None:
+            settings = merge(settings, _part_of(spec, layer.preset))
+    return settings | {"method": named}
 
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """The configuration of a preset or YAML file with overrides laid over it."""
-    return validate(merge(read_settings(source), overrides or {}), str(source))
+    overrides = overrides or {}
+    method = overrides.get("method")
+    settings = read_settings(source, None if method is None else str(method))
+    section = methods.find(settings["method"]).section_name
+    return validate(merge(settings, upgraded(overrides, section)), str(source))
 
 
 def validate(settings: Mapping[str, Any], origin: str) -> RunConfig:
@@ -73,17 +105,17 @@ def validate(settings: Mapping[str, Any], origin: str) -> RunConfig:
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
-        raise UserError(f"{origin}: {explain(error)}") from error
+        raise UserError(f"{origin}: {explain(error, str(settings.get('method', methods.DEFAULT)))}") from error
 
 
-def explain(error: ValidationError) -> str:
+def explain(error: ValidationError, method: str = methods.DEFAULT) -> str:
     """The first thing that pydantic found wrong, as one sentence."""
     problems = error.errors()
     first = problems[0]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     kind, message = first["type"], first["msg"]
     if kind == "extra_forbidden":
-        sentence = f"there is no field {field}: {suggestion(field, [known.name for known in config_fields()])}"
+        sentence = f"there is no field {field}: {_hint(field, method)}"
     elif kind == "value_error":
         # Our own checks of several fields together: they already say everything.
         sentence = f"{field}: {message.removeprefix('Value error, ')}".removeprefix(": ")
@@ -96,6 +128,13 @@ def explain(error: ValidationError) -> str:
         sentence = f"{field} is {_short(first['input'])} but {allowed[0].lower()}{allowed[1:]}"
     more = len(problems) - 1
     return sentence + (f" (and {more} more {'problem' if more == 1 else 'problems'})" if more else "")
+
+
+def _hint(field: str, method: str) -> str:
+    others = [spec.name for spec in methods.methods().values() if spec.section_name == field.partition(".")[0]]
+    if others and method not in others:
+        return f"it is a field of the method {others[0]}, but the method is {method}"
+    return suggestion(field, [known.name for known in config_fields(method)])
 
 
 def _short(value: Any) -> str:
@@ -114,16 +153,37 @@ def write_config(config: RunConfig, path: Path) -> None:
     write_whole(path, dump_yaml(config).encode())
 
 
-def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """Readable lines `field: old -> new` for every field that differs."""
-    before, after = _flatten(old.model_dump()), _flatten(new.model_dump())
-    return [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+@dataclass(frozen=True)
+class Difference:
+    """A field that two configurations have with different values; None where one of them does not have it."""
+
+    field: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.old} -> {self.new}"
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def differences(old: RunConfig, new: RunConfig) -> list[Difference]:
+    """Every field that differs, in the order of the configuration."""
+    before, after = flatten(old.model_dump()), flatten(new.model_dump())
+    names = dict.fromkeys([*before, *after])
+    return [
+        Difference(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    ]
+
+
+def listed(found: Iterable[Difference]) -> str:
+    """Differences in one line."""
+    return "; ".join(map(str, found))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as `section.field: value`."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return flat
 
 
@@ -131,9 +191,20 @@ def _preset_text(name: str) -> str:
     return resources.files("comastre.config").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def _read(source: str, folder: Path, chain: tuple[str, ...]) -> dict[str, Any]:
-    """Settings of `source`, a preset's name or a file relative to `folder`; `chain` is who led here through `base`."""
-    if source in preset_names():
+def _part_of(spec: methods.MethodSpec, preset: str) -> dict[str, Any]:
+    """What a method lays over a preset; nothing where it has no part for it."""
+    if spec.presets is None:
+        return {}
+    file = resources.files(spec.presets).joinpath(f"{preset}.yaml")
+    if not file.is_file():
+        return {}
+    return _parse(file.read_text(encoding="utf-8"), f"the part of {spec.name} in the preset {preset}")
+
+
+def _read(source: str, folder: Path, chain: tuple[str, ...]) -> list[_Layer]:
+    """Layers of `source`, a preset's name or a file relative to `folder`; `chain` is who led here through `base`."""
+    preset = source if source in preset_names() else None
+    if preset is not None:
         identity, origin, text = source, f"preset {source}", _preset_text(source)
     else:
         path = folder / Path(source).expanduser()
@@ -141,10 +212,10 @@ def _read(source: str, folder: Path, chain: tuple[str, ...]) -> dict[str, Any]:
     if identity in chain:
         raise UserError(f"{origin}: its base leads back to itself; remove one of the `base:` lines")
     content = _parse(text, origin)
-    settings = {name: value for name, value in content.items() if name not in _FILE_KEYS}
+    own = _Layer(preset, {name: value for name, value in content.items() if name not in _FILE_KEYS})
     if content.get("base") is None:
-        return settings
-    return merge(_read(str(content["base"]), folder, (*chain, identity)), settings)
+        return [own]
+    return [*_read(str(content["base"]), folder, (*chain, identity)), own]
 
 
 def _file_text(path: Path, source: str) -> str:

@@ -81,7 +81,7 @@ def evaluate(
     rank, world_size = rank_and_size()
     tasks = [len(task.new_classes) for task in scenario.tasks[: step + 1]]
     num_learned, num_classes = sum(tasks), len(scenario.class_order)
-    alpha = config.model.inference.alpha
+    alpha = config.method_settings.inference.alpha  # type: ignore[attr-defined]
     # Truth with every class of the stream, learned or not: conventions differ in what future classes become.
     lookup = scenario.evaluation_lookup(len(scenario.tasks) - 1)
 

@@ -52,7 +52,7 @@ def evaluate_model(
     seconds: float = 0.0,
 ) -> StepResult:
     """`evaluate` for the two-stage segmenter; recall alone where it is trained to propose only."""
-    how = evaluate_proposals if config.method == "objectness" else _evaluate
+    how = evaluate_proposals if "labels" not in config.spec.gives else _evaluate
     return how(model, dataset, scenario, step, config, device, seconds)
 
 

@@ -122,11 +122,10 @@ def score(
     scored = relabel(dataset, mapping.labels, names, (*model.classes.colours, (128, 128, 128)))
     scenario = _as_learned(model.classes.tasks, bool(mapping.unknown))
     config = RunConfig(
-        model=model.segmenter.config,
         data=DataConfig(masks=options.masks, workers=options.workers),
         evaluation=EvaluationConfig(batch_size=options.batch_size),
     )
-    alpha = config.model.inference.alpha
+    alpha = model.segmenter.config.inference.alpha
     began = time.perf_counter()
     with ImageProgress("scoring", len(dataset), console) as progress:
 

@@ -10,14 +10,14 @@ from comastre.errors import UserError
 
 
 @dataclass(frozen=True)
-class Meaning:
+class ClassRoles:
     """The classes of data as a model sees them."""
 
     old: tuple[str, ...]
     """What the model knows, in learning order."""
     new: tuple[str, ...]
     """What it is to learn, in the data's order."""
-    annotated: frozenset[str]
+    labelled_old: frozenset[str]
     """Old classes that the data labels too."""
     labels: tuple[int, ...]
     """Model label of each dataset id 1, 2, ...: k + 1 for class k of old + new, 0 where it counts as unlabelled."""
@@ -34,10 +34,10 @@ class Meaning:
     @property
     def labelled(self) -> frozenset[str]:
         """Classes that the data labels."""
-        return self.annotated | frozenset(self.new)
+        return self.labelled_old | frozenset(self.new)
 
 
-def understand(
+def assign_roles(
     old: Sequence[str],
     listed: Sequence[str],
     shown: Collection[int],
@@ -45,7 +45,7 @@ def understand(
     confirmed: Collection[str] = (),
     only: Collection[str] = (),
     elsewhere: Collection[str] = (),
-) -> Meaning:
+) -> ClassRoles:
     """Match the names that data lists (ids 1, 2, ...; `shown` by some image) with the model's `old` names.
 
     `same` says which name of the data is which old class, `confirmed` which are new although they look like another,
@@ -54,7 +54,7 @@ def understand(
     same = same or {}
     _check_flags(old, (*listed, *elsewhere), same, confirmed, only)
     new: list[str] = []
-    annotated, unseen, left_out, targets = set(), [], [], []
+    labelled_old, unseen, left_out, targets = set(), [], [], []
     for number, name in enumerate(listed, start=1):
         meant = same.get(name, name)
         if meant not in old and name not in confirmed:
@@ -62,7 +62,7 @@ def understand(
         if number not in shown:
             unseen.append(name)
         elif meant in old:
-            annotated.add(meant)
+            labelled_old.add(meant)
         elif only and name not in only:
             left_out.append(name)
         else:
@@ -70,10 +70,10 @@ def understand(
         targets.append(meant)
     labels = {name: label for label, name in enumerate((*old, *new), start=1)}
     skipped = {*unseen, *left_out}
-    return Meaning(
+    return ClassRoles(
         old=tuple(old),
         new=tuple(new),
-        annotated=frozenset(annotated),
+        labelled_old=frozenset(labelled_old),
         labels=tuple(0 if name in skipped else labels[meant] for name, meant in zip(listed, targets, strict=True)),
         unseen=tuple(unseen),
         left_out=tuple(left_out),
@@ -123,8 +123,8 @@ def _check_flags(
     confirmed: Collection[str],
     only: Collection[str],
 ) -> None:
-    flags = {"--same-class": list(same), "--new-class": list(confirmed), "--only": list(only)}
-    for flag, names in flags.items():
+    choices = {"--same-class": list(same), "--new-class": list(confirmed), "--only": list(only)}
+    for flag, names in choices.items():
         for name in names:
             if name not in listed:
                 raise UserError(f"{flag} names {name!r}, which is not a class of the data ({_few(listed)})")
@@ -134,7 +134,7 @@ def _check_flags(
         if name in confirmed:
             raise UserError(f"{name!r} is given as --same-class and as --new-class: it can be only one of them")
     for flag in ("--new-class", "--only"):
-        for name in flags[flag]:
+        for name in choices[flag]:
             if same.get(name, name) in old:
                 raise UserError(f"{flag} names {name!r}, which the model knows already: leave it away")
 

@@ -15,14 +15,14 @@ from comastre.errors import UserError
 from comastre.evaluation.results import Results, StepResult
 from comastre.files import write_whole
 from comastre.learning.lesson import CONVENTION, Lesson
-from comastre.learning.start import Student
-from comastre.training.checkpoint import Checkpoint, Position, save
-from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, fingerprint, locked, move_aside
+from comastre.learning.starting_model import StartingModel
+from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, locked, move_aside
+from comastre.training.start import Start
 
 PLAN = "plan.json"
 
 
-def workplace(out: Path) -> Path:
+def training_folder(out: Path) -> Path:
     """Where the model `out` is trained."""
     return out.with_name(f"{out.name}.training")
 
@@ -37,7 +37,7 @@ def refuse_bad_out(out: Path, folder: Path | None) -> None:
         raise UserError(f"--out {out} is a file: name a new folder for the new model")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} exists already and is never overwritten: name a new folder for the new model")
-    work = workplace(out)
+    work = training_folder(out)
     if work.exists() and not work.is_dir():
         raise UserError(f"{work}, where the training would be kept, is a file: name another --out")
     if work.exists() and not (work / PLAN).exists() and any(not each.name.startswith(".") for each in work.iterdir()):
@@ -55,9 +55,9 @@ def begun(work: Path) -> tuple[RunConfig, Mapping[str, Any]] | None:
     return (load_config(work / CONFIG), plan) if plan.get("decided") else None
 
 
-def refuse_changes(work: Path, asked: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+def refuse_changes(work: Path, request: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """A lesson goes on only if it is the same one."""
-    changed = [name for name, value in asked.items() if plan.get("asked", {}).get(name) != value]
+    changed = [name for name, value in request.items() if plan.get("request", {}).get(name) != value]
     if changed:
         raise UserError(
             f"{work} holds the training of another command (what differs: {', '.join(changed)}): "
@@ -75,12 +75,15 @@ def put_aside(work: Path) -> None:
 def set_up(
     work: Path,
     config: RunConfig,
-    student: Student,
+    model: StartingModel,
     lesson: Lesson,
     before: StepResult | None,
     plan: Mapping[str, Any],
 ) -> None:
-    """Make `work` a run that has just finished its first step, what the model knows; an earlier attempt is dropped."""
+    """Write down what is decided, for this start and every later one; an earlier attempt is dropped.
+
+    `before` is what the old model scored; None for a new model.
+    """
     with locked(work):
         write_whole(work / PLAN, _text({**plan, "decided": False}))
         for old in (CHECKPOINTS, "steps", "tensorboard"):
@@ -88,28 +91,30 @@ def set_up(
         for file in (RESULTS, "metrics.jsonl"):
             (work / file).unlink(missing_ok=True)
         write_config(config, work / CONFIG)
-        if student.segmenter is not None and student.known is not None and before is not None:
-            _adopt(work, config, student, lesson, before)
-        write_whole(work / PLAN, _text(plan))
+        if model.bundle is not None and before is not None:
+            store.save(model.bundle, old_bundle(work), overwrite=True)
+            first_results(config, lesson, before).write(work / RESULTS)
+        write_whole(work / PLAN, _text({**plan, "decided": True}))
 
 
-def _adopt(work: Path, config: RunConfig, student: Student, lesson: Lesson, before: StepResult) -> None:
-    assert student.segmenter is not None and student.known is not None
-    store.save(student.segmenter, student.known, old_bundle(work), overwrite=True)
-    results = Results(
+def start_of(work: Path) -> Start | None:
+    """The old model with its scores, as a run in `work` starts from it; None where a new model learns."""
+    return Start(old_bundle(work), Results.load(work / RESULTS)) if old_bundle(work).exists() else None
+
+
+def first_results(config: RunConfig, lesson: Lesson, before: StepResult) -> Results:
+    """The results of a lesson before it has taught anything: what the old model knows."""
+    return Results(
         method=config.method,
         dataset=lesson.source.dataset,
         setting=config.continual.setting,
         protocol=config.continual.protocol,
         seed=config.seed,
         background=lesson.background == "background",
-        class_order=lesson.meaning.names,
+        class_order=lesson.roles.names,
         convention=CONVENTION,
         steps=(before,),
     )
-    results.write(work / RESULTS)
-    tensors = store.saved_tensors(student.segmenter)
-    save(work / CHECKPOINTS, Checkpoint(Position(1), tensors, results=results.as_json(), config=fingerprint(config)))
 
 
 def old_bundle(work: Path) -> Path:

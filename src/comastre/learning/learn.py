@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import math
-import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from comastre.bundle import store
 from comastre.class_table import ClassTable
+from comastre.config import methods
+from comastre.config.older import upgraded
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
-from comastre.evaluation.model import evaluate_model
 from comastre.evaluation.results import StepResult
-from comastre.learning import directory as workplace
-from comastre.learning import messages as words
+from comastre.learning import directory, messages
 from comastre.learning.class_names import read_pairs
 from comastre.learning.images import HELD_OUT, scoring_part
-from comastre.learning.lesson import keep_scores, mean_score, measured_seconds
-from comastre.learning.plan import Flags, OldData, Study, study
+from comastre.learning.lesson import Lesson, keep_scores, mean_score
+from comastre.learning.plan import NameChoices, OldData, Plan, make_plan
 from comastre.learning.schedule import choose, iterations_within, total_iterations, with_iterations, with_pace
-from comastre.learning.start import Student, open_student
-from comastre.methods.comastre.segmenter import Segmenter
+from comastre.learning.starting_model import StartingModel, open_model, run_settings
 from comastre.prediction.model import Model
 from comastre.text import say as say_line
 from comastre.training.launch import build_fabric
+from comastre.training.pace import seconds_per_iteration
+from comastre.training.parts import LearnedStep, Prepared, evaluate_step
 from comastre.training.run import run
+from comastre.training.start import Start
 from comastre.training.stopping import Interrupted
 
 Say = Callable[[str], None]
-_ENDLESS = 1_000_000  # iterations: timing leaves the loop by itself
 # Fields that a lesson decides itself, and what to give instead.
 _DECIDED = {
     "training.iterations": "--iterations",
@@ -42,7 +43,8 @@ _DECIDED = {
     "data.train_json": "--data",
     "data.val_json": "--val",
     "continual": "--data",
-    "model": "another model",
+    "size": "another model",
+    "backbone": "another model",
 }
 
 
@@ -64,8 +66,7 @@ class Learned:
     @property
     def model(self) -> Model:
         """The new model, loaded from its bundle."""
-        loaded = store.load(self.path)
-        return Model(loaded.model, loaded.classes)
+        return Model(store.load(self.path))
 
 
 def learn(
@@ -104,38 +105,37 @@ def learn(
     out = Path(out).expanduser()
     settings = settings or {}
     _check_amounts(minutes, iterations)
-    student = open_student(model, backbone_weights)
-    workplace.refuse_bad_out(out, student.folder)
-    _check_settings(settings, student)
+    starting = open_model(model, backbone_weights, settings.get("method"))
+    directory.refuse_bad_out(out, starting.folder)
+    _check_settings(settings, starting)
     same = dict(same_class) if isinstance(same_class, Mapping) else read_pairs(same_class)
     share = settings.get("data", {}).get("held_out", HELD_OUT)
-    found = study(student.known, data, val, old_val, Flags(same, tuple(new_class), tuple(only)), share)
-    config = choose(
-        student.config, student.recorded, found.amounts, found.lesson.source.settings(), settings, iterations
-    )
-    say(words.understood(found, student.title))
-    for line in words.warnings(found, config):
+    plan = make_plan(starting.known, data, val, old_val, NameChoices(same, tuple(new_class), tuple(only)), share)
+    lesson = plan.lesson
+    config = choose(run_settings(starting), plan.amounts, lesson.source.settings(), settings, iterations)
+    say(messages.understood(plan, starting.title))
+    for line in messages.warnings(plan, config):
         say(line)
 
-    work = workplace.workplace(out)
-    asked = _asked(student, found, minutes, iterations, settings)
+    work = directory.training_folder(out)
+    request = _request(starting, plan, minutes, iterations, settings)
     if fresh:
-        workplace.put_aside(work)
-    earlier = workplace.begun(work)
+        directory.put_aside(work)
+    earlier = directory.begun(work)
     if earlier is not None:
-        workplace.refuse_changes(work, asked, earlier[1])
+        directory.refuse_changes(work, request, earlier[1])
         config = earlier[0]
-        say(f"training      goes on in {work}, {total_iterations(config, found.amounts)} iterations in all")
+        say(f"training      goes on in {work}, {total_iterations(config, plan.amounts)} iterations in all")
     else:
-        config = _begin(work, config, student, found, asked, minutes, say)
+        config = _begin(work, config, starting, plan, request, minutes, say)
     try:
-        results = run(config, work, parts=found.lesson.parts())
+        results = run(config, work, parts=lesson.parts(), start=directory.start_of(work))
     except Interrupted as stop:
         raise Interrupted(
             f"stopped; what is done is saved in {work}: give the same command to go on", stop.signal_number
         ) from None
-    before = results.steps[0] if student.known is not None else None
-    return _finish(out, work, config, found, before, results.steps[found.lesson.step], say)
+    before = results.steps[0] if starting.known is not None else None
+    return _finish(out, work, config, plan, before, results.steps[lesson.step], say)
 
 
 # --- before training -------------------------------------------------------------------------------------------------
@@ -144,57 +144,50 @@ def learn(
 def _begin(
     work: Path,
     config: RunConfig,
-    student: Student,
-    found: Study,
-    asked: Mapping[str, Any],
+    starting: StartingModel,
+    plan: Plan,
+    request: Mapping[str, Any],
     minutes: float | None,
     say: Say,
 ) -> RunConfig:
-    """Measure how fast this machine is, decide how long to train, and set the run up."""
-    lesson, amounts = found.lesson, found.amounts
+    """Measure how fast this machine is, decide how long to train, and write that down."""
+    lesson, amounts = plan.lesson, plan.amounts
     device = build_fabric(config.training).device  # refused before anything is written
     scenario = lesson.scenario(config.continual.setting)
-    before = lesson.unscored(scenario, 0) if student.known is not None else None
-    timed = with_iterations(config, amounts, _ENDLESS)
-    workplace.set_up(work, timed, student, lesson, before, {"asked": asked, "decided": False})
-    try:
-        seconds = _seconds_per_iteration(timed, work, found)
-    except Interrupted as stop:
-        raise Interrupted(
-            "stopped before training began: the same command starts it again", stop.signal_number
-        ) from None
-    except UserError:
-        shutil.rmtree(work, ignore_errors=True)  # nothing but what was written a moment ago
-        raise
+    seconds = _seconds_per_iteration(config, starting, lesson)
     wanted = total_iterations(config, amounts)
     if minutes is not None:
-        scored = len(lesson.data(config)[1]) + (2 * len(_old_images(found.old_data)) if found.old_data else 0)
+        scored = len(lesson.data(config)[1]) + (2 * len(_old_images(plan.old_data)) if plan.old_data else 0)
         fitting = iterations_within(minutes, seconds, scored * seconds / config.training.batch_size)
         config = with_iterations(config, amounts, min(wanted, fitting))
     config = with_pace(config, seconds)
-    say(f"training      {words.schedule(config, amounts, seconds, wanted, str(device))}")
+    say(f"training      {messages.schedule(config, amounts, seconds, wanted, str(device))}")
     say(f"in            {work}: interrupted, the same command goes on there")
-    if before is not None and lesson.scored.intersection(lesson.meaning.old):
-        assert student.segmenter is not None
-        held_out = lesson.data(config)[1]
-        before = lesson.evaluate(student.segmenter.to(device), held_out, scenario, 0, config, device, 0.0)
-        student.segmenter.cpu()
-    workplace.set_up(work, config, student, lesson, before, {"asked": asked, "decided": True, "seconds": seconds})
+    before = lesson.unscored(scenario, 0) if starting.bundle is not None else None
+    if starting.bundle is not None and lesson.scored.intersection(lesson.roles.old):
+        prepared = Prepared(*lesson.data(config), scenario)
+        old = starting.bundle.model
+        before = lesson.evaluate(LearnedStep(old.to(device), scenario.tasks[0], prepared, config, device))
+        old.cpu()
+    directory.set_up(work, config, starting, lesson, before, {"request": request, "seconds": seconds})
     return config
 
 
-def _seconds_per_iteration(config: RunConfig, work: Path, found: Study) -> float:
-    """Some iterations of the very run, which are then forgotten."""
-    try:
-        run(config, work, parts=found.lesson.timed_parts())
-    except UserError as error:
-        if isinstance(error, Interrupted):
-            raise
-        seconds = measured_seconds(error)
-        if seconds is None:
-            raise UserError(str(error).replace("set backbone.weights to", "give --backbone-weights")) from error
-        return seconds
-    raise AssertionError("the loop ended without its batches")
+def _seconds_per_iteration(config: RunConfig, starting: StartingModel, lesson: Lesson) -> float:
+    """Of this lesson on this machine; nothing is kept of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = None
+        if starting.bundle is not None:
+            scenario = lesson.scenario(config.continual.setting)
+            known = lesson.unscored(scenario, 0)
+            bundle = starting.folder or store.save(starting.bundle, Path(folder) / "model")
+            start = Start(bundle, directory.first_results(config, lesson, known))
+        try:
+            return seconds_per_iteration(config, lesson.parts(), start)
+        except Interrupted as stop:
+            raise Interrupted(
+                "stopped before training began: the same command starts it again", stop.signal_number
+            ) from None
 
 
 def _check_amounts(minutes: float | None, iterations: int | None) -> None:
@@ -206,25 +199,34 @@ def _check_amounts(minutes: float | None, iterations: int | None) -> None:
         raise UserError(f"--iterations is {iterations} but must be 1 or more")
 
 
-def _check_settings(settings: Mapping[str, Any], student: Student) -> None:
+def _check_settings(settings: Mapping[str, Any], starting: StartingModel) -> None:
+    spec = methods.find(starting.description.method)
+    settings = upgraded(settings, spec.section_name)
+    decided = dict(_DECIDED)
+    if starting.known is None:  # a new model may be of any shape
+        del decided["size"], decided["backbone"]
+    else:
+        # How it predicts may change, what it is may not.
+        shape = (name for name in spec.config.model_sections if name != "inference")
+        decided |= {f"{spec.section_name}.{name}": "another model" for name in shape}
     for section, values in settings.items():
-        for name in values if isinstance(values, Mapping) else ():
-            instead = _DECIDED.get(f"{section}.{name}") or _DECIDED.get(section)
-            free = section == "model" and (student.known is None or name == "inference")
-            if instead is not None and not free:
-                raise UserError(f"--{section}.{name} cannot be set for a lesson: give {instead} instead")
+        for name in values if isinstance(values, Mapping) else ("",):
+            field = f"{section}.{name}".rstrip(".")
+            instead = decided.get(field) or decided.get(section)
+            if instead is not None:
+                raise UserError(f"--{field} cannot be set for a lesson: give {instead} instead")
 
 
-def _asked(
-    student: Student, found: Study, minutes: float | None, iterations: int | None, settings: Mapping[str, Any]
+def _request(
+    starting: StartingModel, plan: Plan, minutes: float | None, iterations: int | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What must be the same for a lesson to go on, by the name that a user knows it by."""
-    lesson = found.lesson
-    images = hashlib.sha256(repr((found.names, lesson.held_out, dict(found.shown))).encode()).hexdigest()[:16]
+    lesson = plan.lesson
+    images = hashlib.sha256(repr((plan.names, lesson.held_out, dict(plan.shown))).encode()).hexdigest()[:16]
     return {
-        "the model": student.digest(),
-        "the new classes": list(lesson.meaning.new),
-        "the old classes": sorted(lesson.meaning.annotated),
+        "the model": starting.digest(),
+        "the new classes": list(lesson.roles.new),
+        "the old classes": sorted(lesson.roles.labelled_old),
         "the images": images,
         "--minutes": minutes,
         "--iterations": iterations,
@@ -246,60 +248,59 @@ def _finish(
     out: Path,
     work: Path,
     config: RunConfig,
-    found: Study,
+    plan: Plan,
     before: StepResult | None,
     after: StepResult,
     say: Say,
 ) -> Learned:
     """Score, write the new bundle whole, and say what came of it."""
-    lesson, meaning = found.lesson, found.lesson.meaning
-    grown = store.load(workplace.new_bundle(work, lesson))
-    scores = {name: after.per_class.get(name) for name in meaning.names if name in lesson.scored}
+    lesson, roles = plan.lesson, plan.lesson.roles
+    grown = store.load(directory.new_bundle(work, lesson))
+    scores = {name: after.per_class.get(name) for name in roles.names if name in lesson.scored}
     old_before: Mapping[str, float | None] = {}
     old_after: Mapping[str, float | None] = {}
     classes = grown.classes
-    if found.old_data is not None:
-        say(f"scoring the old and the new model on {found.old_data.title}")
-        old_before = _score_old(store.load(workplace.old_bundle(work)).model, 0, config, found, found.old_data)
-        old_after = _score_old(grown.model, 1, config, found, found.old_data)
-        classes = _with_forgetting(classes, meaning.old, old_before, old_after)
-    store.save(grown.model.cpu(), classes, out)
-    workplace.tidy(work)
+    if plan.old_data is not None:
+        say(f"scoring the old and the new model on {plan.old_data.title}")
+        old_before = _score_old(store.load(directory.old_bundle(work)).model, 0, config, plan, plan.old_data)
+        old_after = _score_old(grown.model, 1, config, plan, plan.old_data)
+        classes = _with_forgetting(classes, roles.old, old_before, old_after)
+    store.save(replace(grown, classes=classes), out)
+    directory.tidy(work)
 
     say("")
     if any(value is not None for value in scores.values()):
-        say(f"IoU in % on {_scoring_title(found)}:")
-        say(words.outcome(tuple(scores), before.per_class if before is not None else {}, scores))
+        say(f"IoU in % on {_scoring_title(plan)}:")
+        say(messages.outcome(tuple(scores), before.per_class if before is not None else {}, scores))
     else:
         say("nothing was scored: no image was left for it; give --val DATA")
-    if found.old_data is not None:
-        say(f"IoU in % on {found.old_data.title}, which measures forgetting:")
-        say(words.forgetting(meaning.old, meaning.new, old_before, old_after))
-        say(words.kept(meaning.old, old_before, old_after))
-    elif meaning.old:
+    if plan.old_data is not None:
+        say(f"IoU in % on {plan.old_data.title}, which measures forgetting:")
+        say(messages.forgetting(roles.old, roles.new, old_before, old_after))
+        say(messages.kept(roles.old, old_before, old_after))
+    elif roles.old:
         say("what was forgotten of the old classes is not measured: give --old-val DATA, images labelled for them")
     say(f"the new model is in {out}, {len(classes.names)} classes; try `comastre predict {out} IMAGES --out DIR`")
     say(f"settings and logs of the training are in {work}, which can be deleted")
-    return Learned(out, classes, meaning.new, scores, old_before, old_after)
+    return Learned(out, classes, roles.new, scores, old_before, old_after)
 
 
 def _old_images(old_data: OldData) -> Any:
     return scoring_part(old_data.source)
 
 
-def _score_old(
-    model: Segmenter, step: int, config: RunConfig, found: Study, old_data: OldData
-) -> Mapping[str, float | None]:
+def _score_old(model: Any, step: int, config: RunConfig, plan: Plan, old_data: OldData) -> Mapping[str, float | None]:
     """IoU of the classes that the data of old classes shows."""
     device = build_fabric(config.training).device
-    dataset = found.lesson.relabelled(_old_images(old_data), old_data.labels)
-    scenario = found.lesson.scenario(config.continual.setting)
+    dataset = plan.lesson.relabelled(_old_images(old_data), old_data.labels)
+    scenario = plan.lesson.scenario(config.continual.setting)
     # Images may differ in size here even where those of the lesson do not.
     evaluation = config.evaluation.model_copy(update={"batch_size": 1})
     config = config.model_copy(update={"evaluation": evaluation})
-    result = evaluate_model(model.to(device), dataset, scenario, step, config, device)
+    prepared = Prepared(dataset, dataset, scenario)
+    result = evaluate_step(LearnedStep(model.to(device), scenario.tasks[step], prepared, config, device))
     model.cpu()
-    return keep_scores(result, old_data.scored, found.lesson.meaning).per_class
+    return keep_scores(result, old_data.scored, plan.lesson.roles).per_class
 
 
 def _with_forgetting(
@@ -313,8 +314,8 @@ def _with_forgetting(
     return classes.model_copy(update={"lineage": (*earlier, last)})
 
 
-def _scoring_title(found: Study) -> str:
-    lesson = found.lesson
+def _scoring_title(plan: Plan) -> str:
+    lesson = plan.lesson
     if lesson.scoring is None:
         return f"{len(lesson.held_out)} held-out {'image' if len(lesson.held_out) == 1 else 'images'}"
     place = lesson.scoring.file or lesson.scoring.root

@@ -7,41 +7,41 @@ from collections.abc import Mapping, Sequence
 from comastre.config.run import RunConfig
 from comastre.learning.images import EMPTY_SHARE, ENOUGH_TO_SPARE
 from comastre.learning.lesson import mean_score
-from comastre.learning.plan import Study
+from comastre.learning.plan import Plan
 from comastre.learning.schedule import Amounts, total_iterations
 from comastre.text import table
 from comastre.training.progress import readable_time
 
 
-def understood(found: Study, start: str) -> str:
+def understood(found: Plan, start: str) -> str:
     """Old and new classes, images per class, and what counts as unlabelled; `start` is where learning starts from."""
-    lesson, meaning = found.lesson, found.lesson.meaning
-    images = {name: _images(found.shown[name], found.held_out[name]) for name in meaning.names}
+    lesson, roles = found.lesson, found.lesson.roles
+    images = {name: _images(found.shown[name], found.held_out[name]) for name in roles.names}
     rows = [("model", start)]
-    rows += [("knows", _listed(meaning.old))] if meaning.old else []
+    rows += [("knows", _listed(roles.old))] if roles.old else []
     rows += [("data", f"{lesson.title}: {found.total} images")]
-    rows += [("new class", f"{name}: {images[name]}") for name in meaning.new]
+    rows += [("new class", f"{name}: {images[name]}") for name in roles.new]
     used = "labelled here too, so learned from"
-    rows += [("old class", f"{name}: {images[name]}, {used}") for name in meaning.old if name in meaning.annotated]
+    rows += [("old class", f"{name}: {images[name]}, {used}") for name in roles.old if name in roles.labelled_old]
     if found.empty:
         unused = found.total - found.amounts.images - len(lesson.held_out)
         enough = f", {unused} of them not used: {EMPTY_SHARE} for each that shows one are enough" if unused else ""
         rows.append(("no label", f"{found.empty} images, which show what is none of the classes{enough}"))
-    silent = [name for name in meaning.old if name not in meaning.annotated]
+    silent = [name for name in roles.old if name not in roles.labelled_old]
     if silent:
         rows.append(("not labelled", f"{_listed(silent)}: kept as the old model sees them"))
     rows.append(("unlabelled", f"every pixel without one of these labels, which counts as {lesson.background}"))
-    if meaning.unseen:
-        rows.append(("left out", f"{_listed(meaning.unseen)}: listed in the data, but no image shows them"))
-    if meaning.left_out:
-        rows.append(("left out", f"{_listed(meaning.left_out)}: not asked for with --only, so unlabelled here"))
+    if roles.unseen:
+        rows.append(("left out", f"{_listed(roles.unseen)}: listed in the data, but no image shows them"))
+    if roles.left_out:
+        rows.append(("left out", f"{_listed(roles.left_out)}: not asked for with --only, so unlabelled here"))
     return table(rows, indent=0)
 
 
-def warnings(found: Study, config: RunConfig) -> list[str]:
+def warnings(found: Plan, config: RunConfig) -> list[str]:
     """What may go wrong without being wrong."""
     shown, lines = found.shown, []
-    for name in found.lesson.meaning.new:
+    for name in found.lesson.roles.new:
         if shown[name] == 1:
             lines.append(f"warning: {name} has one image only: the model will hardly know it from others; add images")
         elif shown[name] < ENOUGH_TO_SPARE and found.lesson.scoring is None:
@@ -61,7 +61,7 @@ def warnings(found: Study, config: RunConfig) -> list[str]:
 def schedule(config: RunConfig, amounts: Amounts, seconds: float, wanted: int, device: str) -> str:
     """How it will train, and how long."""
     training, total = config.training, total_iterations(config, amounts)
-    rate = training.learning_rate if amounts.first else training.later_learning_rate
+    rate = config.method_settings.optimiser.rate(0 if amounts.first else 1)
     text = (
         f"{total} iterations of {training.batch_size} images at {config.data.crop} x {config.data.crop} pixels, "
         f"{_varied(config)}, learning rate {rate:g}, about {readable_time(total * seconds)} on {device}"

@@ -11,14 +11,14 @@ from comastre.class_table import ClassTable
 from comastre.data.dataset import IGNORE, SegmentationDataset
 from comastre.data.sources import DataSource, has_own_validation, parse_source
 from comastre.errors import UserError
-from comastre.learning.class_names import Meaning, known_labels, understand
+from comastre.learning.class_names import ClassRoles, assign_roles, known_labels
 from comastre.learning.images import hold_out, image_names, scoring_part, to_train_on, training_part, typical_size
 from comastre.learning.lesson import Lesson
 from comastre.learning.schedule import Amounts
 
 
 @dataclass(frozen=True)
-class Flags:
+class NameChoices:
     """What the user says about names."""
 
     same: Mapping[str, str]
@@ -44,7 +44,7 @@ class OldData:
 
 
 @dataclass(frozen=True)
-class Study:
+class Plan:
     """A lesson with what was counted on the way."""
 
     lesson: Lesson
@@ -61,14 +61,14 @@ class Study:
     old_data: OldData | None
 
 
-def study(
+def make_plan(
     known: ClassTable | None,
     data: str | Path,
     val: str | Path | None,
     old_val: str | Path | None,
-    flags: Flags,
+    choices: NameChoices,
     share: float,
-) -> Study:
+) -> Plan:
     """Look at the data: labels of all images are read, their pixels are not."""
     source = parse_source(data)
     dataset = training_part(source)
@@ -80,38 +80,38 @@ def study(
     presence = dataset.presence()
     old_names = known.names if known is not None else ()
     elsewhere = [name for other in (scored_data, old_dataset) if other is not None for name in other.class_names]
-    meaning = understand(
+    roles = assign_roles(
         old_names,
         dataset.class_names,
         frozenset().union(*presence),
-        flags.same,
-        flags.confirmed,
-        flags.only,
+        choices.same,
+        choices.confirmed,
+        choices.only,
         elsewhere,
     )
-    _check(meaning, source)
+    _check(roles, source)
 
-    translated = [frozenset(meaning.labels[label - 1] for label in classes) - {0} for classes in presence]
-    new_labels = range(len(old_names) + 1, len(meaning.names) + 1)
+    translated = [frozenset(roles.labels[label - 1] for label in classes) - {0} for classes in presence]
+    new_labels = range(len(old_names) + 1, len(roles.names) + 1)
     names = image_names(dataset)
     held_out = hold_out(names, translated, new_labels, share) if scoring is None else ()
     images = to_train_on(names, translated, held_out)
-    labels, scored = meaning.labels, meaning.labelled
+    labels, scored = roles.labels, roles.labelled
     if scoring is not None and scored_data is not None:
         labels, scored = _scorable(
-            meaning.names, scored_data, flags, "the data for scoring" if val is None else "--val"
+            roles.names, scored_data, choices, "the data for scoring" if val is None else "--val"
         )
     old_data = None
     if old_source is not None and old_dataset is not None:
-        old_data = OldData(old_source, *_scorable(meaning.names, old_dataset, flags, "--old-val"))
-        if not old_data.scored.intersection(meaning.old):
+        old_data = OldData(old_source, *_scorable(roles.names, old_dataset, choices, "--old-val"))
+        if not old_data.scored.intersection(roles.old):
             raise UserError(f"--old-val {old_val} shows none of the model's old classes: nothing can be measured on it")
     short_side, one_size = typical_size(dataset)
     empty = sum(not translated[index] for index in images)
     lesson = Lesson(
         known=known,
         background=known.background if known is not None else "background" if dataset.has_background else "void",
-        meaning=meaning,
+        roles=roles,
         title=_title(source),
         source=source,
         images=images,
@@ -120,13 +120,13 @@ def study(
         scoring_labels=labels if scoring is not None else (),
         scored=scored,
     )
-    return Study(
+    return Plan(
         lesson=lesson,
         total=len(dataset),
         empty=sum(not classes for classes in translated),
-        amounts=Amounts(len(images), empty, len(meaning.old), len(meaning.new), short_side, one_size),
-        shown=_count(meaning, translated, range(len(translated))),
-        held_out=_count(meaning, translated, held_out),
+        amounts=Amounts(len(images), empty, len(roles.old), len(roles.new), short_side, one_size),
+        shown=_count(roles, translated, range(len(translated))),
+        held_out=_count(roles, translated, held_out),
         names=tuple(names[index] for index in images),
         old_data=old_data,
     )
@@ -140,27 +140,27 @@ def _old_source(old_val: str | Path | None, known: ClassTable | None) -> DataSou
     return parse_source(old_val)
 
 
-def _check(meaning: Meaning, source: DataSource) -> None:
-    if not meaning.new:
-        labelled = sorted(meaning.annotated)
+def _check(roles: ClassRoles, source: DataSource) -> None:
+    if not roles.new:
+        labelled = sorted(roles.labelled_old)
         what = f"labels only what the model knows ({', '.join(labelled)})" if labelled else "labels nothing"
-        unseen = f"; no image shows {', '.join(meaning.unseen)}" if meaning.unseen else ""
+        unseen = f"; no image shows {', '.join(roles.unseen)}" if roles.unseen else ""
         raise UserError(f"{_title(source)} has no new class to learn: it {what}{unseen}")
-    if len(meaning.names) >= IGNORE:
-        raise UserError(f"the model would have {len(meaning.names)} classes, but {IGNORE - 1} are the most it can have")
+    if len(roles.names) >= IGNORE:
+        raise UserError(f"the model would have {len(roles.names)} classes, but {IGNORE - 1} are the most it can have")
 
 
 def _scorable(
-    names: Sequence[str], dataset: SegmentationDataset, flags: Flags, what: str
+    names: Sequence[str], dataset: SegmentationDataset, choices: NameChoices, what: str
 ) -> tuple[tuple[int, ...], frozenset[str]]:
     """Labels of the ids of data for scoring, and the classes of the model that it shows."""
-    labels = known_labels(names, dataset.class_names, flags.same, flags.confirmed, what)
+    labels = known_labels(names, dataset.class_names, choices.same, choices.confirmed, what)
     shown: Collection[int] = frozenset().union(*dataset.presence())
     return labels, frozenset(names[labels[label - 1] - 1] for label in shown if labels[label - 1])
 
 
-def _count(meaning: Meaning, translated: Sequence[Collection[int]], indices: Collection[int]) -> Counter[str]:
-    return Counter(meaning.names[label - 1] for index in indices for label in translated[index])
+def _count(roles: ClassRoles, translated: Sequence[Collection[int]], indices: Collection[int]) -> Counter[str]:
+    return Counter(roles.names[label - 1] for index in indices for label in translated[index])
 
 
 def _title(source: DataSource) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from comastre.config.recipe import read_recipe
-from comastre.config.run import ModelConfig, RunConfig
-from comastre.config.settings import read_settings, validate
+from comastre.config.older import upgraded
+from comastre.config.run import RunConfig
+from comastre.config.settings import validate
 from comastre.section import merge
 
 EPOCHS = 150
@@ -33,14 +33,6 @@ WITHOUT_NEW = 0.5
 crops beside the labelled objects. On Shapes, 60 images of a class and no others gave heart and bolt an IoU of 34 and 21
 and kept 87 and 95 % of the old classes; with such crops 40 and 24, and 93 and 95 %."""
 SMALLEST_BATCH = 4
-OTHERS = 5
-"""Objects that are something else, for each that is of a new class, that teach what the class is not. Eq. 2 has only
-those of other new classes, and for a class that comes alone none; what is missing, old objects are (ours, off in the
-paper). A model of 15 classes of VOC that learned sheep from 60 photographs kept 31 % of them without, nearly everything
-became sheep (IoU 9.0); with one old object for each sheep it kept 90 %, and sheep had 34.4; with five, and crops beside
-the sheep, 96 % and 44.8."""
-PRESET_OF = {"tiny": "shapes-6-2", "small": "voc-15-5-cpu"}
-"""By size: whose settings were measured with it. Larger models have the defaults, which are the paper's."""
 LOG_SECONDS, CHECKPOINT_SECONDS = 10.0, 60.0
 
 
@@ -74,41 +66,33 @@ class Amounts:
         return "joint" if self.first else f"{self.old_classes}-{self.new_classes}"
 
 
-def settings_of(model: ModelConfig, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model was trained with; where its bundle does not say, what suits models of its size."""
-    return merge(_usual(model.size), read_recipe(recorded))
-
-
-def _usual(size: str) -> dict[str, Any]:
-    preset = PRESET_OF.get(size)
-    return read_recipe(read_settings(preset)) if preset is not None else {}
-
-
 def choose(
-    model: ModelConfig,
-    recorded: Mapping[str, Any],
+    usual: Mapping[str, Any],
     amounts: Amounts,
     data: Mapping[str, Any],
     overrides: Mapping[str, Any],
     iterations: int | None = None,
 ) -> RunConfig:
-    """The whole configuration of a lesson; `data` names the dataset, `overrides` are the user's own fields."""
-    usual = settings_of(model, recorded)
+    """The whole configuration of a lesson.
+
+    `usual` is what the model was trained with, `data` names the dataset, `overrides` are the user's own fields.
+    """
     config = validate(usual, "the settings that the model was trained with")
     batch = min(config.training.batch_size, max(SMALLEST_BATCH, amounts.images))
     crop = _crop(config.data.crop, amounts.short_side)
     varied = _varied(config, amounts)
     on_small_images = max(crop, amounts.short_side) <= 128
+    section = config.spec.section_name
+    own = {} if amounts.first else config.method_settings.for_lesson(amounts.new_classes)
     chosen = {
-        "model": model.model_dump(),
+        section: merge(own, {"optimiser": {"later_learning_rate": _later_rate(config, amounts)}}),
         "data": {**data, **varied, "crop": crop, "workers": 0 if on_small_images else 2},
         "continual": {"setting": amounts.setting, "protocol": "overlapped"},
-        **_negatives(config, amounts),
-        "training": {"batch_size": batch, "later_learning_rate": _later_rate(config, amounts)},
+        "training": {"batch_size": batch},
         # Only labelled classes can be scored, and background is what the data does not label.
         "evaluation": {"convention": "no_background", "batch_size": 16 if on_small_images and amounts.one_size else 1},
     }
-    config = validate(merge(merge(usual, chosen), overrides), "the settings of this lesson")
+    config = validate(merge(merge(usual, chosen), upgraded(overrides, section)), "the settings of this lesson")
     return with_iterations(config, amounts, iterations or usual_iterations(config, amounts))
 
 
@@ -126,8 +110,8 @@ def with_iterations(config: RunConfig, amounts: Amounts, iterations: int) -> Run
     """A schedule of `iterations`, in later steps rounded up to a multiple of the new classes, as the loop counts."""
     per_class = math.ceil(iterations / amounts.new_classes)
     training = {"iterations": iterations} if amounts.first else {"iterations_per_class": per_class}
-    training["warmup"] = min(config.training.warmup, iterations // 5)
-    return _changed(config, training)
+    warmup = min(config.method_settings.optimiser.warmup, iterations // 5)
+    return _changed(config, {"training": training, config.spec.section_name: {"optimiser": {"warmup": warmup}}})
 
 
 def with_pace(config: RunConfig, seconds: float) -> RunConfig:
@@ -135,8 +119,10 @@ def with_pace(config: RunConfig, seconds: float) -> RunConfig:
     return _changed(
         config,
         {
-            "log_every": max(1, round(LOG_SECONDS / seconds)),
-            "checkpoint_every": max(1, round(CHECKPOINT_SECONDS / seconds)),
+            "training": {
+                "log_every": max(1, round(LOG_SECONDS / seconds)),
+                "checkpoint_every": max(1, round(CHECKPOINT_SECONDS / seconds)),
+            }
         },
     )
 
@@ -161,23 +147,13 @@ def _varied(config: RunConfig, amounts: Amounts) -> dict[str, Any]:
     return {"colour_jitter": True, "scale": scale, "later_scale": None, "later_beside": _beside(amounts)}
 
 
-def _negatives(config: RunConfig, amounts: Amounts) -> dict[str, Any]:
-    # Where old and new classes compete in one softmax, that tells them apart already.
-    if amounts.first or config.classification.across_tasks:
-        return {}
-    # The loss is a sum over the new classes and a mean over objects: one of n new classes is every n-th object, meets
-    # n - 1 others for it, and n times this weight of old ones.
-    weight = max(0.0, (OTHERS + 1 - amounts.new_classes) / amounts.new_classes)
-    return {"classification": {"negatives_for_new": weight > 0}, "weights": {"negatives_for_new": round(weight, 2)}}
-
-
 def _beside(amounts: Amounts) -> float:
     shown = amounts.labelled / amounts.images
     return 0.0 if amounts.first or not shown else round(max(0.0, 1 - (1 - WITHOUT_NEW) / shown), 2)
 
 
 def _later_rate(config: RunConfig, amounts: Amounts) -> float:
-    usual, first = config.training.later_learning_rate, config.training.learning_rate
+    usual, first = config.method_settings.optimiser.rate(1), config.method_settings.optimiser.rate(0)
     return min(usual, FEW_IMAGES_RATE * first) if amounts.images < FEW_IMAGES else usual
 
 
@@ -186,5 +162,5 @@ def _crop(trained: int, short_side: int) -> int:
     return trained if 2 * short_side > trained else max(64, 32 * round(short_side / 32))
 
 
-def _changed(config: RunConfig, training: Mapping[str, int]) -> RunConfig:
-    return config.model_copy(update={"training": config.training.model_copy(update=dict(training))})
+def _changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    return RunConfig.model_validate(merge(config.model_dump(), changes))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config.run import MaskLossConfig
+from comastre.config.sections import MaskLossConfig
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
 from comastre.losses.reduce import mean_over, normaliser_of
 from comastre.nets.precision import upcast

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config.run import MaskLossConfig
+from comastre.config.sections import MaskLossConfig
 from comastre.data.targets import Targets
 from comastre.distributed import average_over_processes
 from comastre.losses.matching import Assignment

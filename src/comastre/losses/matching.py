@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from comastre.config.run import MatchingConfig
+from comastre.config.sections import MatchingConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import sample_at
 from comastre.nets.outputs import Proposals

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config.run import MaskLossConfig
+from comastre.config.sections import MaskLossConfig
 from comastre.nets.precision import upcast
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from comastre.config.run import BackboneConfig
+from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
 
 _STRIDES = (4, 8, 16, 32)
@@ -49,6 +49,7 @@ class Backbone(nn.Module):
         std = config.std or trained_with.get("std", (0.229, 0.224, 0.225))
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.config = config
         self.frozen_batch_norm = config.frozen_batch_norm
         if config.frozen_stride:
             self._freeze_up_to(_STRIDES.index(config.frozen_stride))
@@ -60,6 +61,12 @@ class Backbone(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+    def enter_step(self, step: int) -> None:
+        """Hold the BatchNorm statistics still in this step (0-based), or let them follow the data, as configured."""
+        later = step > 0 and self.config.freeze_batch_norm_later
+        self.frozen_batch_norm = self.config.frozen_batch_norm or later
+        self.train(self.training)
 
     def _freeze_up_to(self, level: int) -> None:
         """Freeze what the features of this level are made of, whatever the network calls its layers."""
@@ -110,13 +117,13 @@ def _create(config: BackboneConfig) -> Any:
             raise _misfit(config) from error
         if config.weights == "hub" and "pretrained" in str(error):
             raise UserError(
-                f"There are no public weights of {config.name!r}: set backbone.weights to a local file or 'none'."
+                f"There are no public weights of {config.name!r}: give a local file or 'none' as --backbone.weights."
             ) from error
         raise
     except OSError as error:
         raise UserError(
             f"The weights of {config.name!r} could not be fetched ({type(error).__name__}): "
-            "check the network, or set backbone.weights to a local .safetensors file or 'none'."
+            "check the network, or give a local .safetensors file or 'none' as --backbone.weights."
         ) from error
     if state is not None and not _comes_from(network, state):
         raise _misfit(config)

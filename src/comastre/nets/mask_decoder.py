@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comastre.config.run import MaskDecoderConfig
+from comastre.config.sections import MaskDecoderConfig
 from comastre.nets.attention import FeedForward, MultiHeadAttention, initialise_xavier, open_pixels
 from comastre.nets.outputs import PixelEmbeddings, Proposals
 from comastre.nets.positions import sine_positions

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comastre.config.run import PixelDecoderConfig
+from comastre.config.sections import PixelDecoderConfig
 from comastre.nets.attention import FeedForward
 from comastre.nets.deformable_attention import DeformableAttention
 from comastre.nets.outputs import PixelEmbeddings

@@ -19,7 +19,6 @@ from comastre.class_table import ClassTable, Colour
 from comastre.data.images import read_image
 from comastre.errors import UserError
 from comastre.methods.comastre.inference import segment
-from comastre.methods.comastre.segmenter import Segmenter
 from comastre.prediction.result import Prediction
 
 ImageLike = Image.Image | np.ndarray | str | Path
@@ -48,9 +47,10 @@ class Model:
     >>> result = model.predict("photo.png")
     """
 
-    def __init__(self, segmenter: Segmenter, classes: ClassTable) -> None:
-        self.segmenter: Segmenter = segmenter.eval()
-        self.classes: ClassTable = classes
+    def __init__(self, bundle: store.Bundle) -> None:
+        self.bundle = bundle
+        self.segmenter: Any = bundle.model.eval()
+        self.classes: ClassTable = bundle.classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class Model:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model as a bundle."""
-        return store.save(self.segmenter, self.classes, path, overwrite=overwrite)
+        return store.save(self.bundle, path, overwrite=overwrite)
 
     def save_pretrained(self, save_directory: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model as a bundle: `save` under the name that Hugging Face's libraries have for it.
@@ -180,8 +180,7 @@ class Model:
         ('disk', 'star', 'ring')
         """
         source = hub.HubOptions(revision, token, cache_dir, local_files_only)
-        loaded = store.load(hub.locate(path_or_hub_id, source))
-        return cls(loaded.model, loaded.classes)
+        return cls(store.load(hub.locate(path_or_hub_id, source)))
 
     def push_to_hub(
         self,
@@ -198,8 +197,7 @@ class Model:
         Without `token` the one of `hf auth login` is used.
         """
         return hub.push(
-            self.segmenter,
-            self.classes,
+            self.bundle,
             repo_id,
             private=private,
             token=token,

@@ -23,7 +23,7 @@ def build_stream(config: RunConfig, presence: Sequence[Collection[int]], class_n
     scenario = build_scenario(
         presence,
         len(class_names),
-        "joint" if config.method in ("joint", "objectness") else continual.setting,
+        "joint" if config.spec.all_at_once else continual.setting,
         continual.protocol,
         continual.class_order,
         partition,

@@ -28,15 +28,20 @@ class Task:
     """Dataset ids of all later steps, in learning order."""
     images: tuple[int, ...]
     """Indices into the training set."""
-    old_labelled: bool = False
-    """Whether past classes stay annotated (the sequential protocol)."""
+    labelled_old_classes: tuple[int, ...] = ()
+    """Of the old classes, those that the images label, too: all in the sequential protocol, else none."""
+
+    @property
+    def labelled_old(self) -> tuple[int, ...]:
+        """Places of the labelled old classes in learning order."""
+        return tuple(place for place, label in enumerate(self.old_classes) if label in self.labelled_old_classes)
 
     def training_lookup(self) -> np.ndarray:
         """(256,) from dataset id to model label: 0 background, k + 1 for class k, hidden classes 0, 255 ignored."""
         num_old = len(self.old_classes)
         lookup = _lookup(self.new_classes, self.future_classes + self.old_classes, first_label=num_old + 1)
-        if self.old_labelled:
-            lookup[list(self.old_classes)] = np.arange(1, num_old + 1)
+        for place in self.labelled_old:
+            lookup[self.old_classes[place]] = place + 1
         return lookup
 
 
@@ -85,7 +90,8 @@ def build_scenario(
     for step, new in enumerate(groups):
         old, future = order[:first], order[first + len(new) :]
         images = partition[step] if partition is not None else _images_of_step(presence, new, future, protocol)
-        task = Task(step, new, old, future, tuple(int(image) for image in images), protocol == "sequential")
+        labelled = old if protocol == "sequential" else ()
+        task = Task(step, new, old, future, tuple(int(image) for image in images), labelled)
         if not task.images:
             raise UserError(
                 f"Step {step} of setting {setting} ({protocol}) has no training image with {_named(new, class_names)}: "

@@ -27,7 +27,7 @@ from comastre.errors import UserError
 from comastre.files import write_whole
 from comastre.training.stopping import Diverged
 
-VERSION = 1
+VERSION = 2
 KEPT = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILE_NAME = re.compile(r"step-(\d+)-iteration-(\d+)\.safetensors")
@@ -47,8 +47,10 @@ class Position:
 class Checkpoint:
     position: Position
     model: Mapping[str, Tensor]
-    old_model: Mapping[str, Tensor] = field(default_factory=dict)
-    """Empty where the method keeps no old model."""
+    tasks: tuple[int, ...] = ()
+    """Classes of each task that the model knows or learns: what its structure is."""
+    method: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the method keeps beside the model, as its `state` gives it."""
     optimiser: Mapping[str, Tensor] = field(default_factory=dict)
     """As `optimiser_tensors` gives them."""
     random_states: tuple[Mapping[str, Tensor], ...] = ()
@@ -71,6 +73,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         "results": checkpoint.results,
         "scaler": checkpoint.scaler,
         "config": checkpoint.config,
+        "tasks": list(checkpoint.tasks),
         "processes": len(checkpoint.random_states),
         "checksum": _checksum(tensors),
     }
@@ -110,7 +113,8 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(
         position=Position(**state["position"]),
         model=_below(tensors, "model/"),
-        old_model=_below(tensors, "old_model/"),
+        tasks=tuple(state["tasks"]),
+        method=_below(tensors, "method/"),
         optimiser=_below(tensors, "optimiser/"),
         random_states=tuple(_below(tensors, f"random/{rank}/") for rank in range(state["processes"])),
         results=state["results"],
@@ -216,7 +220,7 @@ def _newest_first(folder: Path) -> list[Path]:
 def _named_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     groups: dict[str, Mapping[str, Tensor]] = {
         "model/": checkpoint.model,
-        "old_model/": checkpoint.old_model,
+        "method/": checkpoint.method,
         "optimiser/": checkpoint.optimiser,
     }
     groups |= {f"random/{rank}/": state for rank, state in enumerate(checkpoint.random_states)}

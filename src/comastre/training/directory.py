@@ -15,7 +15,7 @@ from typing import IO
 import psutil
 
 from comastre.config.run import RunConfig
-from comastre.config.settings import differences, load_config, write_config
+from comastre.config.settings import differences, listed, load_config, write_config
 from comastre.errors import UserError
 
 try:
@@ -150,9 +150,9 @@ def move_aside(out: Path) -> None:
 
 def _refuse_changes(out: Path, config: RunConfig) -> None:
     changed = differences(load_config(out / CONFIG), config)
-    refused = [line for line in changed if line.split(":")[0] not in CHANGEABLE]
+    refused = [found for found in changed if found.field not in CHANGEABLE]
     if refused:
         raise UserError(
-            f"{out} was started with other settings ({'; '.join(refused)}): undo the change, "
+            f"{out} was started with other settings ({listed(refused)}): undo the change, "
             "name another --out, or start over with --fresh"
         )

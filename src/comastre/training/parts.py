@@ -7,53 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from comastre.bundle import store
+from comastre.bundle.store import Bundle, Description
 from comastre.class_table import LineageStep, class_table
 from comastre.config.recipe import recipe_of
 from comastre.config.run import RunConfig
 from comastre.data.dataset import SegmentationDataset
 from comastre.evaluation.results import Results, StepResult
-from comastre.losses.points import PointSource
+from comastre.methods.build import build_method, setup_of
+from comastre.methods.protocol import Method
 from comastre.stream.build import build_stream
 from comastre.stream.scenario import Scenario, Task
 
 OBJECT = "object"
 """The one class of a model that tells no classes apart."""
-
-
-class TrainingMethod(Protocol):
-    """The verbs of a method (`continual/methods/`)."""
-
-    @property
-    def old_model(self) -> Any: ...
-    def begin(self, task: Task, previous: Any) -> Any: ...
-    def losses(self, model: Any, batch: Any, points: PointSource) -> Any: ...
-    def weigh(self, terms: Any) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Functions that the loop calls; spawned processes get them by name, so each is defined at a module's top level."""
-
-    data: Callable[[RunConfig], tuple[SegmentationDataset, SegmentationDataset]]
-    """Training and validation set."""
-    scenario: Callable[[RunConfig, SegmentationDataset], Scenario]
-    method: Callable[[RunConfig], TrainingMethod]
-    batches: Callable[[SegmentationDataset, Task, RunConfig, int, int, int], Any]
-    """(dataset, task, config, iterations done, rank, number of processes): a generator of each iteration's parts."""
-    evaluate: Callable[[Any, SegmentationDataset, Scenario, int, RunConfig, torch.device, float], StepResult]
-    """(model, validation set, scenario, step, config, device, seconds of training)."""
-    save: Callable[[Any, Path, SegmentationDataset, Scenario, int, RunConfig, Results], None]
-    """(model, folder, training set, scenario, step, config, results with this step): write the model bundle."""
-    title: str | None = None
-    """What a step is called on the screen; by default its number."""
-    examples: Callable[[Any, Path, SegmentationDataset, Scenario, int, torch.device], None] | None = None
-    """(model, run directory, validation set, scenario, step, device): keep pictures for the report."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +36,45 @@ class Prepared:
     scenario: Scenario
 
 
+@dataclass(frozen=True)
+class LearnedStep:
+    """A step that has just been learned, for those who evaluate and keep it."""
+
+    model: Any
+    """In eval mode."""
+    task: Task
+    prepared: Prepared
+    config: RunConfig
+    device: torch.device
+    seconds: float = 0.0
+    """Of training."""
+
+
+def load_model(folder: Path) -> Any:
+    """The model of a bundle, on the CPU."""
+    return store.load(folder).model
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Functions that the loop calls; spawned processes get them by name, so each is defined at a module's top level."""
+
+    data: Callable[[RunConfig], tuple[SegmentationDataset, SegmentationDataset]]
+    """Training and validation set."""
+    scenario: Callable[[RunConfig, SegmentationDataset], Scenario]
+    method: Callable[[RunConfig], Method]
+    batches: Callable[[SegmentationDataset, Task, RunConfig, int, int, int], Any]
+    """(dataset, task, config, iterations done, rank, number of processes): a generator of each iteration's parts."""
+    evaluate: Callable[[LearnedStep], StepResult]
+    save: Callable[[LearnedStep, Path, Results], None]
+    """Write the model bundle to the folder; the results have this step."""
+    title: str | None = None
+    """What a step is called on the screen; by default its number."""
+    examples: Callable[[LearnedStep, Path], None] | None = None
+    """Keep pictures for the report in the run directory."""
+    load: Callable[[Path], Any] = load_model
+
+
 def prepare(config: RunConfig, parts: Parts) -> Prepared:
     """Look at data and setting, each of which may be refused."""
     training_set, validation_set = parts.data(config)
@@ -74,19 +84,9 @@ def prepare(config: RunConfig, parts: Parts) -> Prepared:
 
 def default_parts() -> Parts:
     """The real things."""
-    from comastre.evaluation.model import evaluate_model
-    from comastre.methods.build import build_method
     from comastre.stream.loading import training_batches
 
-    return Parts(
-        datasets,
-        scenario_of,
-        build_method,
-        training_batches,
-        evaluate_model,
-        save_step,
-        examples=_examples,
-    )
+    return Parts(datasets, scenario_of, method_of, training_batches, evaluate_step, save_step, examples=_examples)
 
 
 def datasets(config: RunConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
@@ -101,41 +101,57 @@ def scenario_of(config: RunConfig, training_set: SegmentationDataset) -> Scenari
     return build_stream(config, training_set.presence(), training_set.class_names)
 
 
-def _examples(
-    model: Any, run: Path, dataset: SegmentationDataset, scenario: Scenario, step: int, device: torch.device
-) -> None:
+def method_of(config: RunConfig) -> Method:
+    """The configured method."""
+    return build_method(config.method, setup_of(config))
+
+
+def evaluate_step(learned: LearnedStep) -> StepResult:
+    """Scores on the validation set."""
+    from comastre.evaluation.model import evaluate_model
+
+    return evaluate_model(
+        learned.model,
+        learned.prepared.validation_set,
+        learned.prepared.scenario,
+        learned.task.step,
+        learned.config,
+        learned.device,
+        learned.seconds,
+    )
+
+
+def _examples(learned: LearnedStep, run: Path) -> None:
     """Pictures for the report, of a model that recognises the classes of its stream."""
     from comastre.evaluation.examples import record_examples
 
-    if model.num_classes == sum(len(task.new_classes) for task in scenario.tasks[: step + 1]):
-        record_examples(model, run, dataset, scenario, step, device)
+    scenario, step = learned.prepared.scenario, learned.task.step
+    if sum(learned.model.tasks) == sum(len(task.new_classes) for task in scenario.tasks[: step + 1]):
+        record_examples(learned.model, run, learned.prepared.validation_set, scenario, step, learned.device)
 
 
-def save_step(
-    model: Any,
-    folder: Path,
-    training_set: SegmentationDataset,
-    scenario: Scenario,
-    step: int,
-    config: RunConfig,
-    results: Results,
-) -> None:
+def save_step(learned: LearnedStep, folder: Path, results: Results) -> None:
     """The model bundle of one step, with the lineage of all steps so far."""
-    learned = [*scenario.tasks[step].old_classes, *scenario.tasks[step].new_classes]
-    colours = [training_set.colours[0], *(training_set.colours[class_id] for class_id in learned)]
-    names = results.class_order[: len(learned)]
-    if config.method == "objectness":  # its classes were never told apart
+    training_set, task, config = learned.prepared.training_set, learned.task, learned.config
+    known = [*task.old_classes, *task.new_classes]
+    colours = [training_set.colours[0], *(training_set.colours[class_id] for class_id in known)]
+    names = results.class_order[: len(known)]
+    if not results.steps[-1].recognises:  # its classes were never told apart
         names, colours = (OBJECT,), colours[:2]
     today = datetime.now(UTC).date().isoformat()
     table = class_table(
         names,
-        model.tasks,
+        learned.model.tasks,
         colours,
         background="background" if training_set.has_background else "void",
         lineage=[_lineage_of(results, done, today) for done in results.steps],
-        training=recipe_of(config),
     )
-    store.save(model, table, folder, overwrite=True)
+    store.save(Bundle(learned.model, table, describe(config)), folder, overwrite=True)
+
+
+def describe(config: RunConfig) -> Description:
+    """What a bundle says of a model that this configuration trained."""
+    return Description(config.method, config.size, config.backbone, config.method_settings, recipe_of(config))
 
 
 def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
@@ -143,12 +159,12 @@ def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
     return LineageStep(
         step=done.step,
         date=today,
-        data=f"{results.dataset} {_kind(results)}, {done.images} images",
+        data=f"{results.dataset} {_kind(results, done)}, {done.images} images",
         new_classes=done.new_classes if done.recognises else (OBJECT,),
         # None where no validation image shows any of the classes.
         scores={name: score if score is not None and math.isfinite(score) else None for name, score in scores.items()},
     )
 
 
-def _kind(results: Results) -> str:
-    return "stage 1 alone" if results.method == "objectness" else f"{results.setting} {results.protocol}"
+def _kind(results: Results, done: StepResult) -> str:
+    return f"{results.setting} {results.protocol}" if done.recognises else "stage 1 alone"

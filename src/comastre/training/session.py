@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 from comastre.config.run import RunConfig
 from comastre.distributed import average_over_processes
 from comastre.evaluation.results import Results
+from comastre.methods.protocol import Method
 from comastre.training.checkpoint import Checkpoint, Position, optimiser_tensors, random_state, save
 from comastre.training.directory import CHECKPOINTS, CONFIG, fingerprint
 from comastre.training.launch import Team
 from comastre.training.metrics import MetricsLog
-from comastre.training.parts import TrainingMethod
 from comastre.training.progress import RunProgress
 from comastre.training.stopping import StopRequest
 
@@ -34,7 +34,7 @@ class Session:
     out: Path
     totals: tuple[int, ...]
     """Iterations of each step."""
-    method: TrainingMethod
+    method: Method
     progress: RunProgress
     stop: StopRequest
     log: MetricsLog | None
@@ -64,13 +64,13 @@ class Session:
         """A checkpoint by the first process, while the others wait; between steps there is no optimiser to keep."""
         random_states = self.team.gather(random_state())
         if self.team.rank == 0:
-            old_model = self.method.old_model if optimiser is not None else None
             save(
                 self.out / CHECKPOINTS,
                 Checkpoint(
                     position=position,
                     model=model.state_dict(),
-                    old_model={} if old_model is None else old_model.state_dict(),
+                    tasks=tuple(model.tasks),
+                    method=self.method.state(),
                     optimiser={} if optimiser is None else optimiser_tensors(optimiser),
                     random_states=tuple(random_states),
                     results=results.as_json() if results.steps else {},

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import torch
 
-from comastre.config.run import LossConfig, ModelConfig
+from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.objective import compute_terms

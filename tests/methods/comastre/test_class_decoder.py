@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config.run import ClassDecoderConfig
+from comastre.methods.comastre.config import ClassDecoderConfig
 from comastre.methods.comastre.class_decoder import ClassDecoder
 from comastre.nets.attention import MultiHeadAttention
 from comastre.nets.outputs import PixelEmbeddings

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from comastre.config.run import InferenceConfig, ModelConfig
+from comastre.methods.comastre.config import InferenceConfig, ModelConfig
 from comastre.methods.comastre.inference import Frame, Segmentation, merge, segment
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 

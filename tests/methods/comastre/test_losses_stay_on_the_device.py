@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comastre.config.run import MaskLossConfig, MatchingConfig
+from comastre.config.sections import MaskLossConfig, MatchingConfig
 from comastre.data.targets import Targets
 from comastre.losses.classification import auxiliary_loss, cross_entropy_loss, focal_loss, negatives_loss
 from comastre.losses.distillation import (

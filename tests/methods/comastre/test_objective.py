@@ -4,9 +4,9 @@ import pytest
 import small_step as small
 import torch
 
-from comastre.config.run import DistillationConfig
+from comastre.methods.comastre.config import DistillationConfig
 from comastre.data.targets import Targets
-from comastre.methods.comastre.objective import total_loss
+from comastre.methods.comastre.terms import total_loss
 
 OURS = {"classification": {"negatives_for_new": True, "negatives_for_old": True}}
 # Of this code in float64 with fixed weights, images and points. A change means that the mathematics changed.

@@ -8,8 +8,8 @@ import torch
 from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
-from comastre.config.run import DistillationConfig
-from comastre.methods.comastre.objective import total_loss
+from comastre.methods.comastre.config import DistillationConfig
+from comastre.methods.comastre.terms import total_loss
 
 NONE = {"distillation": DistillationConfig.none().model_dump()}
 CASES = {

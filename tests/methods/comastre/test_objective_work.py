@@ -8,9 +8,9 @@ import small_step as small
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comastre.config.run import DistillationConfig
+from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre import objective
-from comastre.methods.comastre.objective import term_weights, total_loss
+from comastre.methods.comastre.terms import term_weights, total_loss
 
 NONE = DistillationConfig.none().model_dump() | {"alpha": 0.2}
 # Term: (switch that turns it on among the distillation's, weight, function that does its work).

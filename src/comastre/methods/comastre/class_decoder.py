@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from comastre.config.run import ClassDecoderConfig
+from comastre.methods.comastre.config import ClassDecoderConfig
 from comastre.nets.attention import FeedForward, MultiHeadAttention, initialise_xavier, open_pixels
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.config.run import InferenceConfig
+from comastre.methods.comastre.config import InferenceConfig
 from comastre.methods.comastre.segmenter import Segmenter
 from comastre.nets.outputs import take_queries
 

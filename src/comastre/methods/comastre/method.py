@@ -3,111 +3,200 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from comastre.config.run import ClassificationConfig, DistillationConfig, LossConfig, ModelConfig, RunConfig
+from comastre.errors import UserError
 from comastre.losses.points import PointSource
-from comastre.methods.comastre.objective import Terms, compute_terms, total_loss
-from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.config import (
+    ClassificationConfig,
+    ComastreConfig,
+    DistillationConfig,
+    LossConfig,
+    ModelConfig,
+)
+from comastre.methods.comastre.objective import compute_terms
+from comastre.methods.comastre.segmenter import Segmenter, auxiliary_head, build_segmenter
+from comastre.methods.comastre.terms import term_weights
+from comastre.methods.optimiser import adamw
+from comastre.methods.protocol import Method, Setup
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
 
+# The paper transfers stage 1; the class decoder starts afresh, whatever it knew before.
+_STAGE_ONE = ("backbone", "pixel_decoder", "mask_decoder")
+_OLD_MODEL, _AUXILIARY = "old_model/", "auxiliary_head/"
 
-class TwoStageMethod:
+
+class TwoStageMethod(Method):
     """Learn a task with the configured losses; what is kept of the old model is a matter of their switches."""
 
-    def __init__(self, name: str, config: RunConfig, loss: LossConfig, annotated_old: tuple[int, ...] = ()) -> None:
-        """`annotated_old` are past classes (indices in learning order) that the data labels too."""
-        self.name = name
-        self.config = config
+    def __init__(self, setup: Setup, loss: LossConfig) -> None:
+        self.setup = setup
+        self.settings = settings_of(setup)
         self.loss = loss
-        self.annotated_old = annotated_old
+        self.task: Task | None = None
         self.old_model: Segmenter | None = None
+        self.auxiliary_head: nn.Module | None = None
 
-    def begin(self, task: Task, previous: Segmenter | None) -> Segmenter:
-        """The model that learns `task`: built for the first, grown from the last step's for later ones."""
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    def build(self, tasks: Sequence[int]) -> Segmenter:
+        return build_segmenter(self.model_config(pretrained=False), tasks)
+
+    def begin(self, task: Task, previous: nn.Module | None, init: nn.Module | None = None) -> Segmenter:
+        """With `init`, stage 1 starts as that model's, which is then taught on in the first step, too (Table 4)."""
+        self.task, self.old_model, self.auxiliary_head = task, None, None
         if previous is None:
-            model = build_segmenter(self.model_config, [len(task.new_classes)])
-            if self.config.init is not None and self.loss.distillation.from_init:
-                self.old_model = _frozen_copy(model)  # gets the weights of `init` when the model does
-            return model
-        if self.keeps_old_model:
-            self.old_model = _frozen_copy(previous)
-        previous.add_task(len(task.new_classes))
-        return previous
+            model = self.first_model(len(task.new_classes), pretrained=init is None)
+            if init is not None:
+                _adopt_stage_one(model, init)
+                if self.loss.distillation.from_init:
+                    self.old_model = _frozen_copy(model)
+        else:
+            assert isinstance(previous, Segmenter)
+            if self.keeps_old_model:
+                self.old_model = _frozen_copy(previous)
+            model = previous
+            model.add_task(len(task.new_classes))
+            self.auxiliary_head = auxiliary_head(model)
+        model.backbone.enter_step(task.step)
+        return model
 
-    @property
-    def model_config(self) -> ModelConfig:
-        """The configured model; with `init` the backbone's weights come from there and are not looked for."""
-        model = self.config.model
-        if self.config.init is None:
-            return model
-        return model.model_copy(update={"backbone": model.backbone.model_copy(update={"weights": "none"})})
+    def first_model(self, num_classes: int, pretrained: bool) -> Segmenter:
+        """The model of a first step; where it starts from another model, backbone weights are not looked for."""
+        return build_segmenter(self.model_config(pretrained), [num_classes])
+
+    def model_config(self, pretrained: bool) -> ModelConfig:
+        """The configured segmenter, with or without the backbone's weights."""
+        setup = self.setup if pretrained else self.setup.without_weights()
+        return self.settings.model(setup.size, setup.backbone)
 
     @property
     def keeps_old_model(self) -> bool:
         ours = self.loss.classification
         return self.loss.distillation != DistillationConfig.none() or ours.negatives_for_new or ours.across_tasks
 
-    def losses(self, model: nn.Module, batch: Batch, points: PointSource) -> Terms:
-        """Named, unweighted terms of one batch; `model` may be wrapped for several devices."""
-        segmenter = _unwrap(model)
-        # Past classes stay annotated in the sequential protocol only.
-        annotated_from = 0 if self.config.continual.protocol == "sequential" else None
+    # --- training ----------------------------------------------------------------------------------------------------
 
-        def work() -> dict[str, Tensor]:
-            terms = compute_terms(
-                segmenter,
-                self.old_model,
-                batch.images,
-                batch.padding,
-                batch.targets,
-                points,
-                self.loss,
-                annotated_from,
-                self.annotated_old,
-            )
-            return dict(terms.items())
+    def losses(self, model: nn.Module, batch: Batch, points: PointSource) -> dict[str, Tensor]:
+        assert isinstance(model, Segmenter) and self.task is not None
+        return compute_terms(
+            model,
+            self.old_model,
+            batch.images,
+            batch.padding,
+            batch.targets,
+            points,
+            self.loss,
+            self.task.labelled_old,
+            self.auxiliary_head,
+        )
 
-        return Terms(**model(work))
+    def weights(self) -> Mapping[str, float]:
+        return term_weights(self.loss.weights)
 
-    def weigh(self, terms: Terms) -> Tensor:
-        return total_loss(terms, self.loss.weights)
+    def optimiser(self, model: nn.Module, step: int) -> Optimizer:
+        return adamw(filter(None, (model, self.auxiliary_head)), self.settings.optimiser, step)
+
+    def training_modules(self) -> nn.Module | None:
+        return self.auxiliary_head
+
+    def after_training(self, task: Task, model: nn.Module) -> nn.Module:
+        """The teacher and the head that only training needs have done their work."""
+        self.old_model = self.auxiliary_head = None
+        return model
+
+    # --- a kill ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = {}
+        for prefix, module in ((_OLD_MODEL, self.old_model), (_AUXILIARY, self.auxiliary_head)):
+            if module is not None:
+                state |= {f"{prefix}{name}": tensor for name, tensor in module.state_dict().items()}
+        return state
+
+    def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        assert isinstance(model, Segmenter)
+        self.task, self.old_model, self.auxiliary_head = task, None, None
+        if task is not None:
+            model.backbone.enter_step(task.step)
+        device = next(model.parameters()).device
+        old, head = _below(state, _OLD_MODEL), _below(state, _AUXILIARY)
+        if old:
+            # At a first step that started from another model there is no task before.
+            self.old_model = _frozen_copy(self.build(model.tasks[:-1] or model.tasks)).to(device)
+            self.old_model.load_state_dict(old)
+        if head:
+            self.auxiliary_head = auxiliary_head(model)
+            self.auxiliary_head.load_state_dict(head)
 
 
-def comastre(config: RunConfig) -> TwoStageMethod:
+def settings_of(setup: Setup) -> ComastreConfig:
+    """The method's own section, which the registry has made of its type."""
+    assert isinstance(setup.settings, ComastreConfig)
+    return setup.settings
+
+
+def comastre(setup: Setup) -> TwoStageMethod:
     """The paper's method, with the switches of the configuration."""
-    return TwoStageMethod("comastre", config, config.loss)
+    return TwoStageMethod(setup, settings_of(setup).loss)
 
 
-def finetune(config: RunConfig) -> TwoStageMethod:
+def finetune(setup: Setup) -> TwoStageMethod:
     """The same segmenter and losses on new classes, with nothing that remembers."""
+    loss = settings_of(setup).loss
     nothing_old = dict.fromkeys(("negatives_for_new", "negatives_for_old", "across_tasks"), False)
-    classification = config.classification.model_dump() | nothing_old
-    loss = config.loss.model_copy(
-        update={
-            "distillation": DistillationConfig.none(),
-            "classification": ClassificationConfig.model_validate(classification),
-        }
-    )
-    return TwoStageMethod("finetune", config, loss)
+    classification = loss.classification.model_dump() | nothing_old
+    plain = {
+        "distillation": DistillationConfig.none(),
+        "classification": ClassificationConfig.model_validate(classification),
+    }
+    return TwoStageMethod(setup, loss.model_copy(update=plain))
 
 
-def joint(config: RunConfig) -> TwoStageMethod:
+def joint(setup: Setup) -> TwoStageMethod:
     """All classes at once: the ceiling."""
-    return TwoStageMethod("joint", config, config.loss)
+    return TwoStageMethod(setup, settings_of(setup).loss)
 
 
 def _frozen_copy(model: Segmenter) -> Segmenter:
-    """The last step's model as it is used from now on: fixed, in eval mode, without its training-only head."""
-    old = copy.deepcopy(model)
-    old.auxiliary_head = None
-    return old.eval().requires_grad_(False)
+    """A model as its successor's teacher: fixed and in eval mode."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
-def _unwrap(model: Any) -> Segmenter:
-    while not isinstance(model, Segmenter):
-        model = model.module
-    return model
+def _adopt_stage_one(model: Segmenter, given: nn.Module) -> None:
+    """Give `model` the stage 1 of `given`, which must be built alike."""
+    if not isinstance(given, Segmenter):
+        raise UserError("--init must be a model of CoMasTRe's kind, with a stage 1 to start from: give another model")
+    for field, theirs, ours in _stage_one_fields(given, model):
+        if theirs != ours:
+            raise UserError(
+                f"--init does not fit: {field} is {theirs} there but {ours} here; "
+                f"set --{field} {_written(theirs)}, or start from another model"
+            )
+    for part in _STAGE_ONE:
+        getattr(model, part).load_state_dict(getattr(given, part).state_dict())
+
+
+def _stage_one_fields(given: Segmenter, model: Segmenter) -> Iterator[tuple[str, Any, Any]]:
+    """Everything that decides what stage 1 is: the field, its value in `given` and in `model`."""
+    yield "backbone.name", given.config.backbone.name, model.config.backbone.name
+    for name in ("mean", "std"):
+        theirs, ours = (tuple(getattr(each.backbone, name).flatten().tolist()) for each in (given, model))
+        yield f"backbone.{name}", theirs, ours
+    for section in ("pixel_decoder", "mask_decoder"):
+        theirs, ours = getattr(given.config, section), getattr(model.config, section)
+        for name in type(ours).model_fields:
+            yield f"{section}.{name}", getattr(theirs, name), getattr(ours, name)
+
+
+def _written(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from comastre.config.run import LossConfig
 from comastre.data.targets import Targets
 from comastre.losses.classification import (
     across_tasks_loss,
@@ -28,12 +27,10 @@ from comastre.losses.masks import matched_mask_losses
 from comastre.losses.objectness import objectness_loss
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.class_decoder import Recognition
+from comastre.methods.comastre.config import LossConfig
 from comastre.methods.comastre.segmenter import Segmenter
 from comastre.methods.comastre.step import Learner, Step, prepare
-from comastre.methods.comastre.terms import Switches, Terms, term_weights, total_loss
 from comastre.nets.outputs import Proposals, take_queries
-
-__all__ = ["Switches", "Terms", "compute_terms", "term_weights", "total_loss"]
 
 
 def compute_terms(
@@ -44,28 +41,29 @@ def compute_terms(
     targets: Targets,
     points: PointSource,
     config: LossConfig,
-    annotated_from: int | None = None,
-    annotated_old: tuple[int, ...] = (),
-) -> Terms:
-    """The terms of SPEC section 3 for one batch; the old model, where a term needs it, runs once without gradient.
+    labelled_old: tuple[int, ...] = (),
+    auxiliary_head: nn.Module | None = None,
+) -> dict[str, Tensor]:
+    """The named, unweighted terms of one batch, those that are on (docs/specification.md, Losses).
 
-    Labels are learned over the classes from `annotated_from` on: the newest task's, unless past classes stay annotated.
-    `annotated_old` are single past classes that the data labels too; other past classes look like background.
+    The old model, where a term needs it, runs once without gradient. Labels are learned over the newest task's classes
+    and over those past classes that the data labels too, `labelled_old` (places in learning order); other past classes
+    look like background.
     """
-    step = prepare(model, old_model, images, padding, targets, points, config, annotated_from, annotated_old)
+    step = prepare(model, old_model, images, padding, targets, points, config, labelled_old)
     terms = _supervise_proposals(step)
     if step.old is not None and step.switches.objectness_kd:
         terms |= _distil_objectness(step, step.old)
     if step.switches.recognition:
-        terms |= _recognise(step)
+        terms |= _recognise(step, auxiliary_head)
     # One sampling of points gives cross-entropy and dice; where only one of them is on, the other is dropped here.
-    return Terms(**{name: value for name, value in terms.items() if getattr(step.switches, name)})
+    return step.switches.chosen(terms)
 
 
 def _supervise_proposals(step: Step) -> dict[str, Tensor]:
     """L_obj (Eq. 1), at each of the L + 1 predictions."""
     layers, config, terms = step.new.stage_one.layers, step.config, {}
-    if step.switches.objectness:
+    if step.switches.computes("objectness"):
         logits = torch.stack([layer.objectness_logits for layer in layers])  # (L + 1, B, N)
         matched, normaliser = step.assignment.matched, step.normalisers.objectness
         terms["objectness"] = objectness_loss(logits, matched, config.weights.no_object, normaliser)
@@ -100,22 +98,22 @@ def _distil_layer(step: Step, new: Proposals, old: Proposals, unmatched: Tensor)
     """Eq. 3 to 5 at one prediction for its unmatched queries (B, N)."""
     switches, config, terms = step.switches, step.config, {}
     images = step.normalisers.images_with_unmatched
-    if switches.score_kd:
+    if switches.computes("score_kd"):
         terms["score_kd"] = score_distillation(
             new.objectness_logits, old.objectness_logits, unmatched, step.normalisers.unmatched
         )
-    if switches.mask_kd or switches.position_kd:
+    if switches.mask_kd or switches.computes("position_kd"):
         weights = proposal_weights(old.objectness_logits, unmatched, config.distillation.beta)  # (B, N)
     if switches.mask_kd:
         terms["mask_kd_bce"], terms["mask_kd_dice"] = mask_distillation(
             new.mask_logits, old.mask_logits, weights, step.candidates, step.uniform, config.masks, images
         )
-    if switches.position_kd:
+    if switches.computes("position_kd"):
         terms["position_kd"] = position_distillation(new.embeddings, old.embeddings, weights, images)
     return terms
 
 
-def _recognise(step: Step) -> dict[str, Tensor]:
+def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor]:
     """L_cls, L_cls-kd and L_cls-aux: one pass of the class decoder over matched proposals and old objects."""
     switches, model, config = step.switches, step.new.model, step.config.classification
     counts, labels, num_old = step.normalisers, step.targets.labels, step.num_old
@@ -124,44 +122,43 @@ def _recognise(step: Step) -> dict[str, Tensor]:
     both = torch.cat((matched_query, objects.query), dim=1)  # (B, G + U)
 
     # Old tasks are decoded only for terms that look at their classes.
-    past_labels = step.first_label < num_old or bool(step.annotated_old)
-    first_task = 0 if switches.old_logits or past_labels else len(model.tasks) - 1
+    first_task = 0 if switches.old_logits or step.labelled_old else len(model.tasks) - 1
     skipped = sum(model.tasks[:first_task])
     recognised = _decode(step.new, both, first_task)
     matched_logits, object_logits = recognised.class_logits.split([matched.shape[1], objects.query.shape[1]], dim=1)
     old_classes, new_classes = slice(0, num_old - skipped), slice(num_old - skipped, None)
 
     terms: dict[str, Tensor] = {}
-    if switches.classification:
+    if switches.computes("classification"):
         learned, own_labels = _labelled_classes(step, matched_logits, skipped)
         terms["classification"] = (
             focal_loss(learned, own_labels, matched, config.gamma, counts.matched)
             if config.loss == "focal"
             else cross_entropy_loss(learned, own_labels, matched, counts.matched)
         )
-    if switches.negatives_for_old:
+    if switches.computes("negatives_for_old"):
         # Where past classes stay annotated, a matched object may be of an old class.
         terms["negatives_for_old"] = negatives_loss(
             matched_logits[..., old_classes], matched & (labels >= num_old), config.gamma, counts.matched
         )
-    if switches.negatives_for_new:
+    if switches.computes("negatives_for_new"):
         terms["negatives_for_new"] = negatives_loss(
             object_logits[..., new_classes], objects.valid, config.gamma, counts.old_objects
         )
-    if switches.auxiliary and model.auxiliary_head is not None:
+    if switches.computes("auxiliary") and auxiliary_head is not None:
         # Label 0 is "an old class": old objects, and matched ones where past classes stay annotated.
         auxiliary_labels = torch.cat(((labels - num_old + 1).clamp(min=0), torch.zeros_like(objects.query)), dim=1)
         terms["auxiliary"] = auxiliary_loss(
-            model.auxiliary_head(recognised.newest_embeddings),
+            auxiliary_head(recognised.newest_embeddings),
             auxiliary_labels,
             torch.cat((matched, objects.valid), dim=1),
             counts.recognised,
         )
-    if step.old is not None and (switches.class_kd or switches.across_tasks):
+    if step.old is not None and (switches.class_kd or switches.computes("across_tasks")):
         of_matched, of_objects = _decode_with_old(step, step.old)
         by_class = step.config.distillation.class_scores == "sigmoid"
         distil = class_score_distillation if by_class else class_distillation
-        if switches.across_tasks:
+        if switches.computes("across_tasks"):
             terms["across_tasks"] = across_tasks_loss(
                 matched_logits,
                 labels,
@@ -171,9 +168,9 @@ def _recognise(step: Step) -> dict[str, Tensor]:
                 objects.valid,
                 (counts.matched, counts.old_objects),
             )
-        if switches.matched_class_kd:
+        if switches.computes("matched_class_kd"):
             terms["matched_class_kd"] = distil(matched_logits[..., old_classes], of_matched, matched, counts.matched)
-        if switches.unmatched_class_kd:
+        if switches.computes("unmatched_class_kd"):
             terms["unmatched_class_kd"] = distil(
                 object_logits[..., old_classes], of_objects, objects.valid, counts.old_objects
             )
@@ -182,11 +179,13 @@ def _recognise(step: Step) -> dict[str, Tensor]:
 
 def _labelled_classes(step: Step, logits: Tensor, skipped: int) -> tuple[Tensor, Tensor]:
     """Logits (B, G, C) of the classes that labels are learned over, and the labels (B, G) counted in these."""
-    labels, first = step.targets.labels, step.first_label
-    if not step.annotated_old:
-        return logits[..., first - skipped :], labels - first
-    # All tasks were decoded. Old classes without annotations are left out: nobody knows where they are not.
-    columns = (*step.annotated_old, *range(first, logits.shape[-1]))
+    labels, num_old = step.targets.labels, step.num_old
+    if not step.labelled_old:
+        return logits[..., num_old - skipped :], labels - num_old
+    # All tasks were decoded. Old classes without labels are left out: nobody knows where they are not.
+    columns = (*step.labelled_old, *range(num_old, logits.shape[-1]))
+    if columns == tuple(range(logits.shape[-1])):
+        return logits, labels
     places = {column: place for place, column in enumerate(columns)}
     place_of = torch.tensor([places.get(k, 0) for k in range(logits.shape[-1])], device=labels.device)
     return logits[..., torch.tensor(columns, device=labels.device)], place_of[labels]
@@ -206,7 +205,7 @@ def _decode_with_old(step: Step, old: Learner) -> tuple[Tensor, Tensor]:
     It sees the NEW model's embeddings of matched proposals, and its OWN of old objects; a part that no term asks for
     has no rows.
     """
-    matched = step.assignment.query[-1][:, : None if step.switches.matched_class_kd else 0]  # (B, G)
+    matched = step.assignment.query[-1][:, : None if step.switches.computes("matched_class_kd") else 0]  # (B, G)
     objects = step.old_objects.query[:, : None if step.switches.old_class_scores else 0]  # (B, U)
     if matched.shape[1] + objects.shape[1] == 0:
         nobody = step.old_objects.query.new_zeros(len(matched), 0, old.model.num_classes, dtype=torch.float32)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from comastre.config.run import ModelConfig
 from comastre.methods.comastre.class_decoder import ClassDecoder, Recognition
+from comastre.methods.comastre.config import ModelConfig
 from comastre.nets.backbone import Backbone
 from comastre.nets.mask_decoder import MaskDecoder
 from comastre.nets.outputs import PixelEmbeddings, StageOne
 from comastre.nets.pixel_decoder import PixelDecoder
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+
+@dataclass(frozen=True)
+class Output:
+    """Both stages on every proposal of a batch."""
+
+    stage_one: StageOne
+    recognition: Recognition
 
 
 class Segmenter(nn.Module):
@@ -35,7 +40,6 @@ class Segmenter(nn.Module):
         self.pixel_decoder = pixel_decoder
         self.mask_decoder = mask_decoder
         self.class_decoder = class_decoder
-        self.auxiliary_head: nn.Module | None = None
 
     @property
     def tasks(self) -> tuple[int, ...]:
@@ -57,27 +61,24 @@ class Segmenter(nn.Module):
         """Stage 2 on proposals e (B, M, d) with their mask logits (B, M, h, w), for tasks from `first_task` on."""
         return self.class_decoder(pixels, embeddings, mask_logits, first_task)
 
+    def forward(self, images: Tensor, padding: Tensor | None = None) -> Output:
+        """Both stages on images (B, 3, H, W) in 0..1, for every proposal and every task."""
+        stage_one = self.propose(images, padding)
+        proposals = stage_one.final
+        return Output(stage_one, self.recognise(stage_one.pixels, proposals.embeddings, proposals.mask_logits))
+
     def add_task(self, num_classes: int) -> None:
-        """Grow by a task: fresh task query, classifier and, from the second task on, auxiliary head."""
+        """Grow by a task: a fresh task query and classifier."""
         if num_classes < 1:
             raise ValueError(f"a task needs at least one class, not {num_classes}")
         self.class_decoder.add_task(num_classes)
-        dim = self.config.pixel_decoder.dim
-        device = self.mask_decoder.norm.weight.device
-        self.auxiliary_head = (
-            nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 1 + num_classes)).to(device)
-            if len(self.tasks) > 1
-            else None
-        )
 
-    def freeze_batch_norm(self, frozen: bool = True) -> None:
-        """Hold the backbone's BatchNorm statistics still, or let them follow the data again."""
-        self.backbone.frozen_batch_norm = frozen or self.config.backbone.frozen_batch_norm
-        self.backbone.train(self.training)
 
-    def forward(self, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        """Run `work` inside this module's forward: a training step calls several parts, DDP must see one call."""
-        return work(*args, **kwargs)
+def auxiliary_head(model: Segmenter) -> nn.Module:
+    """A head that tells "an old class" (0) from each class of the newest task; training alone needs it."""
+    dim, num_new = model.config.pixel_decoder.dim, model.tasks[-1]
+    device = model.mask_decoder.norm.weight.device
+    return nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 1 + num_new)).to(device)
 
 
 def build_segmenter(config: ModelConfig, tasks: Sequence[int]) -> Segmenter:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Mapping
 
-from comastre.config.run import DistillationConfig, RunConfig
-from comastre.methods.comastre.method import TwoStageMethod
+from torch import Tensor, nn
+
+from comastre.methods.comastre.config import DistillationConfig
+from comastre.methods.comastre.method import TwoStageMethod, settings_of
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.protocol import Setup
 from comastre.stream.scenario import Task
 
 _CERTAIN = 20.0  # logit of its one class: sigmoid is 1 in single precision, so a segment's score is its objectness
@@ -15,10 +18,8 @@ _CERTAIN = 20.0  # logit of its one class: sigmoid is 1 in single precision, so 
 class StageOneMethod(TwoStageMethod):
     """Learn to propose the masks of a task, whatever their classes are; stage 2 is never trained nor run."""
 
-    def begin(self, task: Task, previous: Segmenter | None) -> Segmenter:
-        if previous is not None:
-            raise ValueError("stage 1 alone has one step")
-        model = build_segmenter(self.model_config, [1])
+    def first_model(self, num_classes: int, pretrained: bool) -> Segmenter:
+        model = build_segmenter(self.model_config(pretrained), [1])
         (classifier,) = model.class_decoder.classifiers
         assert isinstance(classifier, nn.Linear)
         nn.init.zeros_(classifier.weight)
@@ -26,9 +27,15 @@ class StageOneMethod(TwoStageMethod):
         model.class_decoder.requires_grad_(False)
         return model
 
+    def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        super().restore(task, model, state)
+        assert isinstance(model, Segmenter)
+        model.class_decoder.requires_grad_(False)
 
-def objectness(config: RunConfig) -> StageOneMethod:
+
+def objectness(setup: Setup) -> StageOneMethod:
     """All classes at once, none of them told apart."""
-    weights = config.weights.model_copy(update={"classification": 0.0})
-    loss = config.loss.model_copy(update={"weights": weights, "distillation": DistillationConfig.none()})
-    return StageOneMethod("objectness", config, loss)
+    loss = settings_of(setup).loss
+    weights = loss.weights.model_copy(update={"classification": 0.0})
+    alone = {"weights": weights, "distillation": DistillationConfig.none()}
+    return StageOneMethod(setup, loss.model_copy(update=alone))

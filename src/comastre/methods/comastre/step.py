@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comastre.config.run import LossConfig
 from comastre.data.targets import Targets
 from comastre.distributed import average_over_processes
 from comastre.losses.matching import Assignment, assign, matching_costs, on_labelled
 from comastre.losses.objectness import objectness_normaliser
 from comastre.losses.points import PointCounts, PointSource
+from comastre.methods.comastre.config import LossConfig
 from comastre.methods.comastre.segmenter import Segmenter
 from comastre.methods.comastre.terms import Switches
 from comastre.nets.outputs import StageOne
@@ -71,10 +71,8 @@ class Step:
     normalisers: Normalisers
     config: LossConfig
     switches: Switches
-    first_label: int
-    """Labels are learned over the classes from this one on."""
-    annotated_old: tuple[int, ...]
-    """And over these before it."""
+    labelled_old: tuple[int, ...]
+    """Classes of earlier tasks whose labels are learned, too."""
 
     @property
     def num_old(self) -> int:
@@ -90,8 +88,7 @@ def prepare(
     targets: Targets,
     points: PointSource,
     config: LossConfig,
-    annotated_from: int | None,
-    annotated_old: tuple[int, ...] = (),
+    labelled_old: tuple[int, ...] = (),
 ) -> Step:
     """Run stage 1 of both models, the old one only if a term needs it, and match proposals with masks."""
     switches = Switches.of(config, later=len(model.tasks) > 1, with_old_model=old_model is not None)
@@ -125,8 +122,7 @@ def prepare(
         normalisers=_normalise(assignment, targets, old_objects, config.weights.no_object),
         config=config,
         switches=switches,
-        first_label=model.num_classes - model.tasks[-1] if annotated_from is None else annotated_from,
-        annotated_old=annotated_old,
+        labelled_old=labelled_old,
     )
 
 

@@ -1,64 +1,111 @@
-"""The named loss terms of a step: which are computed, what they weigh, and how they add up."""
+"""The loss terms of a step in one table: what each weighs, and when it is computed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from comastre.config.run import LossConfig, LossWeights
+from comastre.methods.comastre.config import LossConfig, LossWeights
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Named, unweighted loss terms; None where a term is switched off or has no meaning at this step."""
+class Situation:
+    """What decides whether a term has a meaning."""
 
-    objectness: Tensor | None = None
-    mask_bce: Tensor | None = None
-    mask_dice: Tensor | None = None
-    classification: Tensor | None = None
-    score_kd: Tensor | None = None
-    mask_kd_bce: Tensor | None = None
-    mask_kd_dice: Tensor | None = None
-    position_kd: Tensor | None = None
-    unmatched_class_kd: Tensor | None = None
-    matched_class_kd: Tensor | None = None
-    auxiliary: Tensor | None = None
-    negatives_for_new: Tensor | None = None
-    negatives_for_old: Tensor | None = None
-    across_tasks: Tensor | None = None
+    config: LossConfig
+    later: bool
+    """From the second task on."""
+    old_model: bool
+    """There is a model to learn from; at the first task it is the one that the run started from."""
 
-    def items(self) -> Iterator[tuple[str, Tensor]]:
-        """The terms that are on, in order."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                yield field.name, value
+    @property
+    def remembers(self) -> bool:
+        return self.later and self.old_model
+
+
+@dataclass(frozen=True)
+class Term:
+    """One named, unweighted term of the loss."""
+
+    name: str
+    weight: Callable[[LossWeights], float]
+    """A distillation term carries the weight of the loss that it mirrors."""
+    wanted: Callable[[Situation], bool] = lambda now: True
+
+
+TERMS = (
+    Term("objectness", lambda weights: weights.objectness),
+    Term("mask_bce", lambda weights: weights.mask_bce),
+    Term("mask_dice", lambda weights: weights.mask_dice),
+    Term("classification", lambda weights: weights.classification),
+    # Objectness has no classes, so the first task may have an old model, too: the one that it started from.
+    Term(
+        "score_kd",
+        lambda weights: weights.score_kd * weights.objectness,
+        lambda now: now.old_model and now.config.distillation.score,
+    ),
+    Term(
+        "mask_kd_bce",
+        lambda weights: weights.mask_kd * weights.mask_bce,
+        lambda now: now.old_model and now.config.distillation.mask,
+    ),
+    Term(
+        "mask_kd_dice",
+        lambda weights: weights.mask_kd * weights.mask_dice,
+        lambda now: now.old_model and now.config.distillation.mask,
+    ),
+    Term(
+        "position_kd",
+        lambda weights: weights.position_kd,
+        lambda now: now.old_model and now.config.distillation.position,
+    ),
+    Term(
+        "unmatched_class_kd",
+        lambda weights: weights.unmatched_class_kd * weights.classification,
+        lambda now: now.remembers and now.config.distillation.unmatched_classes,
+    ),
+    Term(
+        "matched_class_kd",
+        lambda weights: weights.matched_class_kd * weights.classification,
+        # The negatives for old classes take its place.
+        lambda now: (
+            now.remembers
+            and now.config.distillation.matched_classes
+            and not now.config.classification.negatives_for_old
+        ),
+    ),
+    Term(
+        "auxiliary",
+        lambda weights: weights.auxiliary,
+        lambda now: now.remembers and now.config.distillation.auxiliary,
+    ),
+    Term(
+        "negatives_for_new",
+        lambda weights: weights.negatives_for_new * weights.classification,
+        lambda now: now.remembers and now.config.classification.negatives_for_new,
+    ),
+    Term(
+        "negatives_for_old",
+        lambda weights: weights.negatives_for_old * weights.classification,
+        lambda now: now.later and now.config.classification.negatives_for_old,
+    ),
+    Term(
+        "across_tasks",
+        lambda weights: weights.across_tasks * weights.classification,
+        lambda now: now.remembers and now.config.classification.across_tasks,
+    ),
+)
 
 
 def term_weights(weights: LossWeights) -> dict[str, float]:
-    """The factor of every term in the total: a distillation term carries the weight of the loss that it mirrors."""
-    return {
-        "objectness": weights.objectness,
-        "mask_bce": weights.mask_bce,
-        "mask_dice": weights.mask_dice,
-        "classification": weights.classification,
-        "score_kd": weights.score_kd * weights.objectness,
-        "mask_kd_bce": weights.mask_kd * weights.mask_bce,
-        "mask_kd_dice": weights.mask_kd * weights.mask_dice,
-        "position_kd": weights.position_kd,
-        "unmatched_class_kd": weights.unmatched_class_kd * weights.classification,
-        "matched_class_kd": weights.matched_class_kd * weights.classification,
-        "auxiliary": weights.auxiliary,
-        "negatives_for_new": weights.negatives_for_new * weights.classification,
-        "negatives_for_old": weights.negatives_for_old * weights.classification,
-        "across_tasks": weights.across_tasks * weights.classification,
-    }
+    """The factor of every term in the total."""
+    return {term.name: term.weight(weights) for term in TERMS}
 
 
-def total_loss(terms: Terms, weights: LossWeights) -> Tensor:
+def total_loss(terms: Mapping[str, Tensor], weights: LossWeights) -> Tensor:
     """L = L_seg + L_kd + L_cls-aux."""
     factors = term_weights(weights)
     return torch.stack([factors[name] * value for name, value in terms.items()]).sum()
@@ -68,78 +115,57 @@ def total_loss(terms: Terms, weights: LossWeights) -> Tensor:
 class Switches:
     """Which terms are computed at this step: switched on, with a weight, and with what they need."""
 
-    objectness: bool
-    mask_bce: bool
-    mask_dice: bool
-    classification: bool
-    score_kd: bool
-    mask_kd_bce: bool
-    mask_kd_dice: bool
-    position_kd: bool
-    unmatched_class_kd: bool
-    matched_class_kd: bool
-    auxiliary: bool
-    negatives_for_new: bool
-    negatives_for_old: bool
-    across_tasks: bool
+    on: frozenset[str]
 
     @classmethod
     def of(cls, config: LossConfig, later: bool, with_old_model: bool) -> Switches:
         """`later` is true from the second task on."""
-        kept, negatives = config.distillation, config.classification
-        remembers = later and with_old_model
-        wanted = {
-            # Objectness has no classes, so the first task may have an old model, too: the one that it started from.
-            "score_kd": with_old_model and kept.score,
-            "mask_kd_bce": with_old_model and kept.mask,
-            "mask_kd_dice": with_old_model and kept.mask,
-            "position_kd": with_old_model and kept.position,
-            "unmatched_class_kd": remembers and kept.unmatched_classes,
-            # The negatives take its place (SPEC section 9).
-            "matched_class_kd": remembers and kept.matched_classes and not negatives.negatives_for_old,
-            "auxiliary": remembers and kept.auxiliary,
-            "negatives_for_new": remembers and negatives.negatives_for_new,
-            "negatives_for_old": later and negatives.negatives_for_old,
-            "across_tasks": remembers and negatives.across_tasks,
-        }
-        factors = term_weights(config.weights)
-        return cls(**{name: wanted.get(name, True) and factor > 0 for name, factor in factors.items()})
+        now = Situation(config, later, with_old_model)
+        return cls(frozenset(term.name for term in TERMS if term.wanted(now) and term.weight(config.weights) > 0))
+
+    def computes(self, *names: str) -> bool:
+        """Whether any of the terms is on."""
+        return not self.on.isdisjoint(names)
+
+    def chosen(self, terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of the terms those that are on, in the order of the table."""
+        return {term.name: terms[term.name] for term in TERMS if term.name in self.on and term.name in terms}
 
     @property
     def masks(self) -> bool:
-        return self.mask_bce or self.mask_dice
+        return self.computes("mask_bce", "mask_dice")
 
     @property
     def mask_kd(self) -> bool:
-        return self.mask_kd_bce or self.mask_kd_dice
+        return self.computes("mask_kd_bce", "mask_kd_dice")
 
     @property
     def objectness_kd(self) -> bool:
-        return self.score_kd or self.mask_kd or self.position_kd
+        return self.mask_kd or self.computes("score_kd", "position_kd")
 
     @property
     def class_kd(self) -> bool:
-        return self.unmatched_class_kd or self.matched_class_kd
+        return self.computes("unmatched_class_kd", "matched_class_kd")
 
     @property
     def old_class_scores(self) -> bool:
         """Terms that look at what the old model calls old objects."""
-        return self.unmatched_class_kd or self.across_tasks
+        return self.computes("unmatched_class_kd", "across_tasks")
 
     @property
     def old_objects(self) -> bool:
         """Terms that look at unmatched proposals which the old model is sure of."""
-        return self.old_class_scores or self.auxiliary or self.negatives_for_new
+        return self.old_class_scores or self.computes("auxiliary", "negatives_for_new")
 
     @property
     def old_model(self) -> bool:
-        return self.objectness_kd or self.old_objects or self.matched_class_kd
+        return self.objectness_kd or self.old_objects or self.computes("matched_class_kd")
 
     @property
     def old_logits(self) -> bool:
         """Terms that look at the new model's old classes."""
-        return self.class_kd or self.negatives_for_old or self.across_tasks
+        return self.class_kd or self.computes("negatives_for_old", "across_tasks")
 
     @property
     def recognition(self) -> bool:
-        return self.classification or self.old_logits or self.auxiliary or self.negatives_for_new
+        return self.old_logits or self.computes("classification", "auxiliary", "negatives_for_new")

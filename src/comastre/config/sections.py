@@ -1,0 +1,148 @@
+"""Sections that several methods share: the backbone, the query nets, their losses, and the optimiser.
+
+What a field's default is, a method may say otherwise in its own section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from comastre.section import Section
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Weight = Annotated[float, Field(ge=0.0)]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+Size = Literal["tiny", "small", "r50", "r101"]
+
+BACKBONES: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"name": "test_resnet", "weights": "none"},  # 64 to 128 px on a CPU, no download
+    "small": {"name": "tf_efficientnet_lite0"},  # photographs on a CPU
+    "r50": {"name": "resnet50.tv_in1k"},
+    "r101": {"name": "resnet101.tv_in1k"},
+}
+"""Backbone of each size, where none is named."""
+
+
+class BackboneConfig(Section):
+    name: str = "resnet101.tv_in1k"
+    """Any timm model that gives features at strides 4, 8, 16 and 32."""
+    weights: str = "hub"
+    """'hub' (pretrained, downloaded), 'none' (random), or the path of a .safetensors or state-dict file."""
+    frozen_batch_norm: bool = False
+    """Keep BatchNorm statistics fixed from the first step on."""
+    freeze_batch_norm_later: bool = True
+    """Keep BatchNorm statistics fixed after the first step."""
+    frozen_stride: Literal[0, 4, 8, 16, 32] = 0
+    """Never train the layers up to the features of this stride (0: all learn); saves most of their backward pass."""
+    mean: tuple[float, float, float] | None = None
+    """Image mean in 0..1; by default what the backbone was trained with."""
+    std: tuple[float, float, float] | None = None
+    """Image standard deviation in 0..1; by default what the backbone was trained with."""
+
+    def without_weights(self) -> BackboneConfig:
+        """The same structure, whose numbers come from elsewhere: nothing is downloaded or opened."""
+        return self.model_copy(update={"weights": "none"})
+
+
+# --- query nets ------------------------------------------------------------------------------------------------------
+
+
+class PixelDecoderConfig(Section):
+    dim: PositiveInt = 256
+    """Channels d of all pixel and query embeddings."""
+    layers: Annotated[int, Field(ge=0)] = 6
+    """Deformable encoder layers over strides 32, 16 and 8."""
+    top_down: bool = False
+    """First add each level, upsampled, to the next finer one, as a feature pyramid does (ours: cheaper than layers)."""
+    heads: PositiveInt = 8
+    """Attention heads."""
+    points: PositiveInt = 4
+    """Sampling points per head and level."""
+    feedforward: PositiveInt = 1024
+    """Hidden width of the feed-forward layers."""
+
+
+class MaskDecoderConfig(Section):
+    num_queries: PositiveInt = 20
+    """Positional queries N: 20 on VOC, 100 on ADE20K."""
+    layers: PositiveInt = 9
+    """Decoder layers L."""
+    heads: PositiveInt = 8
+    """Attention heads."""
+    feedforward: PositiveInt = 2048
+    """Hidden width of the feed-forward layers."""
+
+
+class MatchingConfig(Section):
+    bce: Weight = 5.0
+    """Weight of the mask cross-entropy in the matching cost."""
+    dice: Weight = 5.0
+    """Weight of the dice distance in the matching cost."""
+    objectness_cost: Weight = 0.0
+    """Subtract this times the objectness from the cost (ours; the paper matches masks only)."""
+    points: PositiveInt = 12544
+    """Random points per image on which costs are computed."""
+
+
+class MaskLossConfig(Section):
+    points: PositiveInt = 12544
+    """Points per mask on which the mask losses are computed."""
+    oversample: Annotated[float, Field(ge=1.0)] = 3.0
+    """Candidates drawn per point, from which the most uncertain are kept."""
+    importance: Share = 0.75
+    """Share of points chosen by uncertainty; the rest is uniform."""
+
+
+# --- a method's own section ------------------------------------------------------------------------------------------
+
+
+class OptimiserConfig(Section):
+    """Rates, decay and schedule of the optimiser that a method builds; the defaults are those of AdamW in the paper."""
+
+    learning_rate: PositiveFloat = 1e-4
+    """Learning rate of the first step."""
+    later_learning_rate: PositiveFloat = 5e-5
+    """Learning rate of later steps."""
+    backbone_factor: Weight = 0.1
+    """Learning-rate factor of the backbone."""
+    later_backbone_factor: Weight | None = None
+    """Learning-rate factor of the backbone in later steps; by default as in the first."""
+    weight_decay: Weight = 0.05
+    """Weight decay."""
+    clip: Weight = 0.01
+    """Gradient norm limit of the whole model; 0 switches clipping off."""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Iterations of linear warm-up at the start of each step."""
+    power: Weight = 0.9
+    """Power of the polynomial schedule."""
+
+    def rate(self, step: int) -> float:
+        """Learning rate at the start of a step."""
+        return self.learning_rate if step == 0 else self.later_learning_rate
+
+    def factor_of_backbone(self, step: int) -> float:
+        """What the backbone's rate is of that."""
+        later = self.later_backbone_factor
+        return self.backbone_factor if step == 0 or later is None else later
+
+
+class MethodConfig(Section):
+    """What a method's own section of a run holds; every method has a subclass with its paper's defaults."""
+
+    model_sections: ClassVar[tuple[str, ...]] = ()
+    """Fields of the section that decide what the model is; the others say how it learns."""
+
+    optimiser: OptimiserConfig = OptimiserConfig()
+
+    @classmethod
+    def for_size(cls, size: str) -> Mapping[str, Any]:
+        """Fields that a named size fills in where they are not given."""
+        return {}
+
+    def for_lesson(self, new_classes: int) -> Mapping[str, Any]:
+        """Fields to change where a model is taught `new_classes` classes from few images (`comastre learn`)."""
+        return {}

@@ -1,0 +1,124 @@
+"""The model that learning starts from: a bundle, a model in memory, or a new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from comastre.bundle import store
+from comastre.bundle.hub import locate
+from comastre.bundle.store import Bundle, Description
+from comastre.class_table import ClassTable
+from comastre.config import methods
+from comastre.config.recipe import read_recipe, usual_settings
+from comastre.config.sections import Size
+from comastre.config.settings import validate
+from comastre.errors import UserError
+from comastre.prediction.model import Model
+from comastre.section import merge
+
+NEW = "new:"
+
+
+@dataclass(frozen=True)
+class StartingModel:
+    """What learning starts from."""
+
+    description: Description
+    bundle: Bundle | None
+    """None for a new model, which the training builds."""
+    title: str
+    folder: Path | None = None
+    """Where the bundle is."""
+
+    @property
+    def known(self) -> ClassTable | None:
+        """Its classes."""
+        return None if self.bundle is None else self.bundle.classes
+
+    def digest(self) -> str:
+        """Changes with any number, class or field of the model."""
+        what = self.description
+        fields = [what.method, what.size, what.backbone.model_dump(mode="json"), what.settings.model_dump(mode="json")]
+        mark = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+        if self.bundle is not None:
+            mark.update(repr(self.bundle.classes.names).encode())
+            for name, tensor in sorted(self.bundle.model.state_dict().items()):
+                mark.update(name.encode())
+                mark.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return mark.hexdigest()[:16]
+
+
+def open_model(
+    model: Model | str | Path, backbone_weights: str | None = None, method: str | None = None
+) -> StartingModel:
+    """The model of a bundle's folder, a hub id or an object, or with `new:SIZE` one that knows nothing yet.
+
+    `method` is the one that a new model learns with; a model that exists brings its own.
+    """
+    if isinstance(model, str) and model.startswith(NEW):
+        return _new(model.removeprefix(NEW), backbone_weights, method or methods.DEFAULT)
+    if backbone_weights is not None:
+        raise UserError(
+            "--backbone-weights is for new models (new:small): a model that exists brings its own, leave it away"
+        )
+    if isinstance(model, Model):
+        loaded, title, folder = model.bundle, "the model", None
+    else:
+        folder = locate(model)
+        loaded, title = store.load(folder), str(model)
+    description = store.portable(loaded)
+    spec = methods.find(description.method)
+    if spec.learns_on_as is not None:
+        description = replace(description, method=spec.learns_on_as)
+    if method not in (None, description.method):
+        raise UserError(
+            f"--method {method} cannot be set for a lesson: the model's own is {description.method}, leave it away"
+        )
+    return StartingModel(description, loaded, _title(title, loaded.classes), folder)
+
+
+def _title(name: str, known: ClassTable) -> str:
+    steps = len(known.tasks)
+    return f"{name}: {len(known.names)} classes, learned in {steps} {'step' if steps == 1 else 'steps'}"
+
+
+def _new(size: str, weights: str | None, method: str) -> StartingModel:
+    sizes = get_args(Size)
+    if size not in sizes:
+        raise UserError(f"{NEW}{size} is no size of model: choose {', '.join(NEW + each for each in sizes)}")
+    if weights not in (None, "hub", "none"):
+        weights = str(Path(str(weights)).expanduser().absolute())
+        if not Path(weights).is_file():
+            raise UserError(f"--backbone-weights: there is no file {weights}; give a weights file, 'hub' or 'none'")
+    usual = usual_settings(size, method)
+    given: dict[str, Any] = {"method": method, "size": size, **({"backbone": {"weights": weights}} if weights else {})}
+    config = validate(merge(usual, given), f"{NEW}{size}")
+    backbone = config.backbone
+    # A few dozen images say too little for statistics that are better than those of a pretraining; without one, nothing
+    # may stand still.
+    pretrained = backbone.weights != "none"
+    standing = {"frozen_batch_norm": pretrained, "frozen_stride": backbone.frozen_stride if pretrained else 0}
+    backbone = backbone.model_copy(update=standing)
+    origin = {
+        "hub": "pretrained weights from the hub",
+        "none": "random weights" + ("" if weights else ", as models of this size are trained from nothing"),
+    }.get(backbone.weights, f"weights of {backbone.weights}")
+    description = Description(method, size, backbone, config.method_settings, read_recipe(usual))
+    return StartingModel(description, None, f"a new one of size {size}, backbone {backbone.name}, {origin}")
+
+
+def run_settings(model: StartingModel) -> dict[str, Any]:
+    """The settings of a run that learns on as the model was trained."""
+    what = model.description
+    section = methods.find(what.method).section_name
+    own = {
+        "method": what.method,
+        "size": what.size,
+        "backbone": what.backbone.model_dump(),
+        section: what.settings.model_dump(),
+    }
+    return merge(read_recipe(what.training), own)

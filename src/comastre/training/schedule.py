@@ -1,0 +1,35 @@
+"""How long a step takes, and the learning rate as a pure function of the iteration."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from comastre.config.run import TrainingConfig
+
+
+def iterations_of_step(config: TrainingConfig, step: int, num_new_classes: int) -> int:
+    """Iterations of one step: fixed for the first, in proportion to the new classes for later ones."""
+    return config.iterations if step == 0 else config.iterations_per_class * num_new_classes
+
+
+def learning_rate_factor(iteration: int, total: int, warmup: int, power: float) -> float:
+    """Share of the base learning rate at `iteration` (0-based): linear warm-up times polynomial decay."""
+    rise = min(1.0, (iteration + 1) / (warmup + 1))
+    return rise * (1.0 - iteration / total) ** power
+
+
+def remember_rates(optimiser: Optimizer) -> None:
+    """Note in every group the rate that it was made with, of which the schedule takes shares."""
+    for group in optimiser.param_groups:
+        group.setdefault("base_lr", group["lr"])
+        group.setdefault("scale", 1.0)
+
+
+def set_learning_rate(optimiser: Optimizer, factor: float) -> float:
+    """Give every group `factor` of its own rate; gives the largest before groups' own scales, for the log."""
+    rates = []
+    for group in optimiser.param_groups:
+        rate = group["base_lr"] * factor
+        group["lr"] = rate * group["scale"]
+        rates.append(rate)
+    return float(max(rates))
