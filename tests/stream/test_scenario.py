@@ -1,4 +1,4 @@
-"""SPEC section 5: which images a step sees, and what of their labels."""
+"""docs/specification.md, Settings and protocols: which images a step sees, and what of their labels."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The paper's parameter groups and schedule (SPEC section 6)."""
+"""The paper's parameter groups and schedule (docs/specification.md, Training)."""
 
 import pytest
 import torch

@@ -23,7 +23,7 @@ from comastre.training.run import run
 # Background is nearly all of a small image: left in, it would hide what happens to the classes.
 CONVENTION = "no_background_in_base"
 
-# The paper's own switches on the demo's model, data and schedule (SPEC section 9 lists ours).
+# The paper's own switches on the demo's model, data and schedule (docs/specification.md, Ours, lists the others).
 PAPER: Mapping[str, Any] = {
     "model": {"class_decoder": {"masked_attention": False}, "inference": {"alpha": 0.8}},
     "matching": {"objectness_cost": 0.0},

@@ -1,4 +1,4 @@
-"""From a sample to what training sees: augmentation (SPEC section 6) and target masks.
+"""From a sample to what training sees: augmentation (docs/specification.md, Augmentation) and target masks.
 
 All randomness of a sample comes from one seed, so the pixels do not depend on which process draws them or when.
 """

@@ -1,4 +1,7 @@
-"""One evaluation: every validation image once, over all processes, to one `StepResult` (SPEC section 7)."""
+"""One evaluation: every validation image once, over all processes, to one `StepResult`.
+
+What is counted: docs/specification.md, Scores.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Average recall of class-agnostic proposals, as COCO counts it, and why a true mask was missed (SPEC section 7)."""
+"""Average recall of class-agnostic proposals, as COCO counts it, and why a true mask was missed.
+
+What is counted: docs/specification.md, Recall and errors.
+"""
 
 from __future__ import annotations
 

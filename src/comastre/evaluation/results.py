@@ -1,4 +1,4 @@
-"""What a run scored, step by step, and its file `results.json` (DESIGN.md)."""
+"""What a run scored, step by step, and its file `results.json`."""
 
 from __future__ import annotations
 

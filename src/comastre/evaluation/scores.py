@@ -1,4 +1,4 @@
-"""Mean IoU under every convention in use, from one confusion matrix, and forgetting (SPEC section 7).
+"""Mean IoU under every convention in use, from one confusion matrix, and forgetting (docs/specification.md, Scores).
 
 The matrix has a row and a column for background (0) and for every class of the stream (k + 1 for class k in learning
 order), learned or not. A convention decides what becomes of the rows of classes not learned yet and which labels a

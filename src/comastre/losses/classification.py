@@ -42,7 +42,7 @@ def cross_entropy_loss(
 
 
 def negatives_loss(logits: Tensor, valid: Tensor, gamma: float, normaliser: Tensor | float | None = None) -> Tensor:
-    """Focal loss of logits (B, M, C) with target 0 for all classes (ours, SPEC section 9), mean over valid."""
+    """Focal loss of logits (B, M, C) with target 0 for all classes (ours), mean over valid."""
     logits = upcast(logits)
     return mean_over(_focal_terms(logits, torch.zeros_like(logits, dtype=torch.bool), gamma).sum(-1), valid, normaliser)
 

@@ -1,4 +1,4 @@
-"""Which query stands for which ground-truth mask: Hungarian matching over masks (SPEC sections 3 and 9)."""
+"""Which query stands for which ground-truth mask: Hungarian matching over masks (docs/specification.md, Matching)."""
 
 from __future__ import annotations
 

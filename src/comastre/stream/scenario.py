@@ -1,4 +1,7 @@
-"""From a setting, a protocol and a class-presence table to the tasks of a stream (SPEC section 5)."""
+"""From a setting, a protocol and a class-presence table to the tasks of a stream.
+
+The rules: docs/specification.md, Settings and protocols.
+"""
 
 from __future__ import annotations
 

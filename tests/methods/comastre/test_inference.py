@@ -27,7 +27,7 @@ def one_class_each(count: int, probability: float = 0.9) -> Tensor:
 def slow_merge(
     masks: Tensor, objectness: Tensor, class_scores: Tensor, config: InferenceConfig
 ) -> tuple[list[list[int]], list[list[int]], list[tuple[int, int, int]]]:
-    """SPEC section 4 a pixel at a time: label map, segment map, and (query, class, area) of each segment."""
+    """The merge a pixel at a time (docs/specification.md, Merge): both maps, (query, class, area) of each segment."""
     number, height, width = masks.shape
     confident = [query for query in range(number) if objectness[query] > config.alpha]
     score = {query: objectness[query] * class_scores[query].max() for query in confident}

@@ -1,4 +1,7 @@
-"""From proposals to a label map: alpha filter, recognition, panoptic-style merge (SPEC section 4)."""
+"""From proposals to a label map: alpha filter, recognition, panoptic-style merge.
+
+The rules: docs/specification.md, Inference.
+"""
 
 from __future__ import annotations
 
