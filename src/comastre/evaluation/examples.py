@@ -33,6 +33,7 @@ INDEX = "index.json"
 COUNT = 12
 LONGEST_SIDE = 320
 _VERSION = 1
+_STEP = "step-"  # and its number: a folder of predictions
 
 
 def choose_examples(
@@ -130,7 +131,13 @@ def adopt_examples(base: Path, run: Path) -> None:
 
 def step_folder(step: int) -> str:
     """The folder of the predictions after `step`, below `examples`."""
-    return f"step-{step:02d}"
+    return f"{_STEP}{step:02d}"
+
+
+def recorded_steps(examples: Path) -> list[int]:
+    """The steps that have a folder of predictions below `examples`, in order."""
+    numbers = [path.name.removeprefix(_STEP) for path in examples.glob(f"{_STEP}*")]
+    return sorted(int(number) for number in numbers if number.isdigit())
 
 
 def _small(size: Any) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import psutil
 import yaml
 
 from comastre.errors import UserError
-from comastre.evaluation.examples import FOLDER, INDEX, step_folder
+from comastre.evaluation.examples import FOLDER, INDEX, recorded_steps, step_folder
 from comastre.evaluation.results import Results
 from comastre.training.directory import CONFIG, RESULTS
 from comastre.training.environment import ENVIRONMENT
@@ -217,10 +217,10 @@ def _read_examples(folder: Path, remarks: list[str]) -> Examples:
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         labels = tuple((str(each["name"]), _colour(each["colour"])) for each in index["labels"])
+        steps = recorded_steps(folder)
         images = []
         for number, each in enumerate(index["images"]):
-            steps = (int(path.name[5:]) for path in folder.glob(f"{step_folder(0)[:5]}*") if path.name[5:].isdigit())
-            predictions = {step: folder / step_folder(step) / f"{number:02d}.png" for step in sorted(steps)}
+            predictions = {step: folder / step_folder(step) / f"{number:02d}.png" for step in steps}
             image, truth = folder / "image" / f"{number:02d}.jpg", folder / "truth" / f"{number:02d}.png"
             if not image.is_file() or not truth.is_file():
                 raise ValueError(f"{image} or {truth} is missing")
