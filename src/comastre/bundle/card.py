@@ -5,7 +5,7 @@ from __future__ import annotations
 from comastre.class_table import ClassTable, LineageStep
 
 ADDRESS = "PATH_OR_HUB_ID_OF_THIS_FOLDER"
-"""Stands in the card where the reader puts in where the model is."""
+"""Placeholder in the card's commands for the place of the model."""
 
 
 def model_card(what: str, classes: ClassTable, num_weights: int) -> str:

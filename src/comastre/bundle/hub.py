@@ -23,7 +23,7 @@ class HubOptions:
     token: str | bool | None = None
     cache_dir: str | Path | None = None
     local_files_only: bool = False
-    """Take what was fetched before, and ask nobody."""
+    """Take what was fetched before, without using the network."""
 
 
 def locate(path_or_hub_id: str | Path, options: HubOptions | None = None) -> Path:

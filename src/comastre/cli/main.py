@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         complain("interrupted")
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; the interpreter must not flush into the closed pipe at exit.
+        # The program that reads our output (`| head`) has ended; the interpreter must not flush into the closed pipe.
         sys.stdout = io.StringIO()
         code = DONE
     except Exception as error:

@@ -10,7 +10,7 @@ from comastre.config.run import RunConfig
 from comastre.config.settings import read_settings
 from comastre.section import Section
 
-# What belongs to the model and its images; where the data lies and which machine trains is nobody else's business.
+# Fields of the model's images and training; those that name folders, processes or devices are left out.
 _KEPT: Mapping[str, tuple[str, ...]] = {
     "data": ("crop", "scale", "later_scale", "later_beside", "flip", "colour_jitter", "masks"),
     "training": ("iterations", "iterations_per_class", "batch_size", "precision"),

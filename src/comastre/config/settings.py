@@ -202,7 +202,7 @@ def _part_of(spec: methods.MethodSpec, preset: str) -> dict[str, Any]:
 
 
 def _read(source: str, folder: Path, chain: tuple[str, ...]) -> list[_Layer]:
-    """Layers of `source`, a preset's name or a file relative to `folder`; `chain` is who led here through `base`."""
+    """Layers of `source`, a preset's name or a file relative to `folder`; `chain`: sources whose `base` led here."""
     preset = source if source in preset_names() else None
     if preset is not None:
         identity, origin, text = source, f"preset {source}", _preset_text(source)

@@ -40,7 +40,7 @@ def distort(image: Tensor) -> Tensor:
 
 
 def _grey(planes: Tensor) -> Tensor:
-    """The brightness (H, W) that television gives to colours, in whole steps."""
+    """The luma (H, W) of ITU-R BT.601, in whole steps, as torchvision's grey."""
     grey = planes[0] * 0.2989
     return grey.add_(planes[1], alpha=0.587).add_(planes[2], alpha=0.114).floor_()
 
@@ -52,8 +52,8 @@ def _blend(planes: Tensor, other: Tensor, share: float) -> None:
 def turn_hue(planes: Tensor, turn: float) -> Tensor:
     """Turn the hue of an image (3, H, W) of whole float values by a share of the colour circle.
 
-    A turn keeps the largest and the smallest channel of a pixel and only deals them out anew, so that neither
-    saturation nor value is needed.
+    A turn keeps the largest and the smallest value of a pixel and only changes which channels have them, so that
+    neither saturation nor value is needed.
     """
     red, green, blue = planes.unbind(0)  # (H, W) each
     largest = torch.maximum(torch.maximum(red, green), blue)

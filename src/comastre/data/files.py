@@ -39,7 +39,7 @@ class Record:
 
 
 LabelReader = Callable[[int, Record, tuple[int, int] | None], Labels]
-"""(index, record, size (H, W) of the image or None where nobody has opened it) -> checked labels."""
+"""(index, record, size (H, W) of the image or None where it was not opened) -> checked labels."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _mark(file: Path) -> str:
     try:
         state = file.stat()
     except OSError:
-        return f"{file.name} missing"  # who reads it says so
+        return f"{file.name} missing"  # reading the file, later, ends in an error that names it
     return f"{file.name} {state.st_size} {state.st_mtime_ns}"
 
 

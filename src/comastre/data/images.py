@@ -38,7 +38,7 @@ def read_image(path: Path, short_side: int | None = None) -> tuple[np.ndarray, t
                 warnings.simplefilter("ignore")  # broken EXIF blocks and palettes with transparency: pixels are fine
                 orientation = opened.getexif().get(_ORIENTATION, 1)
                 image = _to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened))
-            pixels = np.array(image)  # writable, so that nobody has to copy it again
+            pixels = np.array(image)  # writable, as torch wants it: without another copy
     except FileNotFoundError:
         raise UserError(f"The image {path} does not exist: restore it, or take it off the list.") from None
     except UnidentifiedImageError:

@@ -129,7 +129,7 @@ class Joined:
 
 
 def _undivided(source: DataSource) -> SegmentationDataset:
-    """All images of data without a validation split: a share of nothing is held out."""
+    """All images of data without a validation split; none are held out."""
     if source.dataset == "folder":
         from comastre.data.sets.folder import folder
 

@@ -55,7 +55,7 @@ class Lesson:
 
     @property
     def colours(self) -> tuple[Colour, ...]:
-        """Of labels 0..C: the known ones stay, the new ones get colours that nobody has."""
+        """Of labels 0..C: the known ones stay, the new ones get colours that no known class has."""
         taken = self.known.colours if self.known is not None else ((0, 0, 0),)
         free = [colour for colour in palette(256) if colour not in taken]
         return (*taken, *free[: len(self.roles.new)])

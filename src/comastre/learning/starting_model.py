@@ -98,8 +98,8 @@ def _new(size: str, weights: str | None, method: str) -> StartingModel:
     given: dict[str, Any] = {"method": method, "size": size, **({"backbone": {"weights": weights}} if weights else {})}
     config = validate(merge(usual, given), f"{NEW}{size}")
     backbone = config.backbone
-    # A few dozen images say too little for statistics that are better than those of a pretraining; without one, nothing
-    # may stand still.
+    # BatchNorm statistics of a few dozen images are worse than those of a pretraining, which are therefore frozen; a
+    # random backbone has none worth keeping, so all of it is trained.
     pretrained = backbone.weights != "none"
     standing = {"frozen_batch_norm": pretrained, "frozen_stride": backbone.frozen_stride if pretrained else 0}
     backbone = backbone.model_copy(update=standing)

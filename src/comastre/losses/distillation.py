@@ -105,8 +105,8 @@ def class_score_distillation(
 ) -> Tensor:
     """KL(old || new) of each old class's own probability, sum over classes, mean over valid (ours).
 
-    The classifiers are sigmoids: a softmax over the old classes does not see when all of their logits sink together,
-    and an object that is still the most dog of all old classes is then taken by a new one.
+    The classifiers are sigmoids. When the logits of all old classes sink together, their softmax stays as it is, but
+    their probabilities fall below that of a new class, which then wins the object.
     """
     divergence = bernoulli_divergence(upcast(new_logits), upcast(old_logits.detach()))  # (B, M, C_old)
     return mean_over(divergence.sum(-1), valid, normaliser)

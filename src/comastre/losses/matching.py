@@ -89,7 +89,7 @@ class Assignment:
 
 
 def _occupied(query: Tensor, num_queries: int) -> Tensor:
-    """(K, B, N) bool, true at the places in `query` (K, B, G); place N takes what counts for nobody."""
+    """(K, B, N) bool, true at the places in `query` (K, B, G); place N, for rows without a query, is cut off."""
     places = torch.zeros(*query.shape[:2], num_queries + 1, dtype=torch.bool, device=query.device)
     return places.scatter(2, query, True)[..., :num_queries]
 

@@ -47,7 +47,7 @@ class PointCounts:
     @classmethod
     def of(cls, config: MaskLossConfig) -> PointCounts:
         important = int(config.importance * config.points)
-        # Without important points nobody looks at candidates.
+        # Candidates are drawn only to choose the important points from them.
         candidates = int(config.oversample * config.points) if important else 0
         return cls(candidates, important, config.points - important)
 

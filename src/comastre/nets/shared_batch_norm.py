@@ -48,7 +48,7 @@ class Processes:
         self.count = distributed.get_world_size()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Processes:
-        return self  # a copied model has the same companions
+        return self  # a copied model shares its statistics with the same processes
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):

@@ -252,6 +252,6 @@ def _chunks(items: Iterable[_Source], size: int) -> Iterator[list[_Source]]:
 
 
 def _read(path: Path) -> np.ndarray:
-    if not path.exists():  # training's sentence speaks of lists of images, which nobody has here
+    if not path.exists():  # the message of `read_image` is about lists of training images
         raise UserError(f"there is no image {path}: check the name")
     return read_image(path)[0]

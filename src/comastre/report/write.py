@@ -90,7 +90,7 @@ def report_after_training(run: Path) -> None:
 
 
 def refuse_foreign(out: Path) -> None:
-    """A file that is no report is somebody's work."""
+    """Refuse to write over a file that is not a report of ours."""
     if out.is_dir():
         raise UserError(f"--out {out} is a folder: name a file, such as {out / REPORT}")
     if out.exists():

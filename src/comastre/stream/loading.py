@@ -106,7 +106,7 @@ class TrainingStream(Dataset[tuple[Batch, ...] | UserError]):
         return entries
 
     def __getitem__(self, iteration: int) -> tuple[Batch, ...] | UserError:
-        """The micro-batches of this process; an error is handed over as a value, because loaders garble messages."""
+        """The micro-batches of this process; an error is a value, as loaders would wrap its text in theirs."""
         try:
             with _one_thread():
                 indices = self.indices_for(iteration)
@@ -219,7 +219,7 @@ def _load(dataset: Dataset[Value | UserError], numbers: Iterable[int], workers: 
             failure = item
             break
         yield item
-    del items  # ends the loader processes now; held by a traceback they would be waited for in vain
+    del items  # ends the loader processes now: a traceback would hold them, and the exit wait for them for ever
     if failure is not None:
         raise failure
 

@@ -202,7 +202,7 @@ def disk_error(error: OSError, path: Path) -> UserError:
 
 @contextmanager
 def explained_full_disk(out: Path) -> Iterator[None]:
-    """Whoever finds the disk full inside this block, in whatever library, says so in one sentence."""
+    """Turn an error about a full disk, raised in this block by any library, into one sentence."""
     try:
         yield
     except OSError as error:

@@ -148,7 +148,7 @@ def _passing_on_signals() -> Iterator[None]:
 
     log = logging.getLogger("torch.multiprocessing.spawn")
     level = log.level
-    log.setLevel(logging.ERROR)  # that it ends the others when one has an error is no news to the user
+    log.setLevel(logging.ERROR)  # it warns that it ends the other processes after an error
     try:
         with StopRequest(on_first=pass_on).listening():
             yield

@@ -13,7 +13,7 @@ from typing import Any
 from comastre.errors import UserError
 
 
-class Interrupted(UserError):  # noqa: N818 (not an error of anybody)
+class Interrupted(UserError):  # noqa: N818 (a request to stop is no error)
     """The run was asked to stop and can go on later; `exit_code` is what a shell expects after that signal."""
 
     def __init__(self, message: str, signal_number: int) -> None:

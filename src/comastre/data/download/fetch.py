@@ -106,7 +106,7 @@ def _reason(error: Exception) -> str:
     answer = getattr(error, "response", None)
     if answer is not None:
         return f"the server answers {answer.status_code} {answer.reason}"
-    # What happened is inside what requests made of what urllib3 made of it; their wrappings say nothing more.
+    # requests wraps the error of urllib3, which wraps the cause: only the innermost says what happened.
     inner = error.args[0] if error.args and isinstance(error.args[0], Exception) else error
     text = str(getattr(inner, "reason", None) or inner).strip()
     text = re.sub(r"^\[Errno -?\d+\] ", "", text.rpartition(": ")[2]).rstrip(".")

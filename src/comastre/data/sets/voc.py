@@ -108,7 +108,7 @@ def _read(path: Path) -> np.ndarray:
 
 
 def voc_colours(num: int) -> tuple[Colour, ...]:
-    """VOC's own colours: the bits of the id, dealt out to the high bits of red, green and blue."""
+    """VOC's own colours: bits 0, 1 and 2 of the id are the highest of red, green and blue, bits 3 to 5 the next."""
     return tuple((_channel(label, 0), _channel(label, 1), _channel(label, 2)) for label in range(num))
 
 

@@ -182,7 +182,7 @@ def _labelled_classes(step: Step, logits: Tensor, skipped: int) -> tuple[Tensor,
     labels, num_old = step.targets.labels, step.num_old
     if not step.labelled_old:
         return logits[..., num_old - skipped :], labels - num_old
-    # All tasks were decoded. Old classes without labels are left out: nobody knows where they are not.
+    # All tasks were decoded. Old classes without labels are left out: the labels do not say where they are absent.
     columns = (*step.labelled_old, *range(num_old, logits.shape[-1]))
     if columns == tuple(range(logits.shape[-1])):
         return logits, labels
@@ -208,8 +208,8 @@ def _decode_with_old(step: Step, old: Learner) -> tuple[Tensor, Tensor]:
     matched = step.assignment.query[-1][:, : None if step.switches.computes("matched_class_kd") else 0]  # (B, G)
     objects = step.old_objects.query[:, : None if step.switches.old_class_scores else 0]  # (B, U)
     if matched.shape[1] + objects.shape[1] == 0:
-        nobody = step.old_objects.query.new_zeros(len(matched), 0, old.model.num_classes, dtype=torch.float32)
-        return nobody, nobody
+        no_rows = step.old_objects.query.new_zeros(len(matched), 0, old.model.num_classes, dtype=torch.float32)
+        return no_rows, no_rows
 
     def rows_of(values: Callable[[Proposals], Tensor]) -> Tensor:
         new, own = values(step.new.stage_one.final), values(old.stage_one.final)

@@ -63,7 +63,7 @@ class Step:
     old_objects: Rows
     """Unmatched queries that the old model is sure of."""
     spared: Tensor | None
-    """(B, N) bool: queries from which nothing is distilled; None: nobody."""
+    """(B, N) bool: queries from which nothing is distilled; None where there are none."""
     candidates: Tensor
     """(B, C, 2) points of which a mask loss keeps the most uncertain."""
     uniform: Tensor
@@ -127,13 +127,13 @@ def prepare(
 
 
 def _find_old_objects(assignment: Assignment, alpha: float | None) -> Rows:
-    """Unmatched queries with an old score above `alpha` (None: nobody), found on the host, which has the scores."""
+    """Unmatched queries with an old score above `alpha` (none for None), found on the host, which has the scores."""
     matched = assignment.matched_on_host[-1]  # (B, N)
     if alpha is None or assignment.extra is None:
         chosen = torch.zeros_like(matched)
     else:
         chosen = ~matched & (assignment.extra > alpha)
-    # Where no image has a mask there is one row at least, if only of padding: attention refuses to read for nobody.
+    # Where no image has a mask, one row of padding is kept: resizing the masks of zero rows is an error in torch.
     most = max(int(chosen.sum(dim=1).max()), int(assignment.query.shape[2] == 0))
     query = chosen.to(torch.uint8).topk(most, dim=1).indices  # (B, U), the chosen ones first
     valid = chosen.gather(1, query)
