@@ -22,7 +22,8 @@ from comastre.config.settings import load_config
 from comastre.data.sources import NAMES
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("my-own-data", "reproduce-the-paper", "how-it-works", "add-a-method", "add-a-dataset")
+GUIDES = ("my-own-data", "reproduce-the-paper", "how-it-works", "add-a-method", "add-a-dataset")
+PAGES = (*GUIDES, "specification", "experiments")
 
 
 def text_of(page: str) -> str:
@@ -63,7 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return calls
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", GUIDES)
 def test_every_command_is_one_that_the_program_takes(page: str, asked: list[tuple[str, dict[str, Any]]]) -> None:
     lines = commands(page)
     assert lines, "a guide without a command"
@@ -149,9 +150,47 @@ def test_flags_in_the_text_exist() -> None:
             assert found, f"{page}: --{flag}"
 
 
-def test_the_readme_links_every_guide() -> None:
+def test_the_readme_links_every_page() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert all(f"(docs/{page}.md)" in text for page in PAGES)
+
+
+def headings(page: str) -> list[str]:
+    return re.findall(r"^#+ (.+)$", text_of(page), flags=re.MULTILINE)
+
+
+def test_links_to_headings_lead_there() -> None:
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([\w-]*)(?:\.md)?#([^)]+)\)", text_of(page)):
+            found = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings(target or page)]
+            assert anchor in found, f"{page}: {target}#{anchor}"
+
+
+def test_fields_that_the_specification_names_exist() -> None:
+    known = {field.name for field in cli.config_fields()}
+    sections = {part for name in known for part in name.split(".")[:-1]}
+    named = re.findall(r"`(\w+)\.(\w+)`", text_of("specification"))
+    fields = [f"{section}.{field}" for section, field in named if section in sections]
+    assert len(fields) > 50
+    for field in fields:
+        assert any(f".{name}".endswith(f".{field}") for name in known), field
+
+
+def test_what_the_code_cites_of_these_pages_is_there() -> None:
+    """A citation is the page and a heading: `docs/specification.md, Matching`."""
+    sources = [path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*")]
+    cited = 0
+    for path in sources:
+        if path.suffix not in (".py", ".yaml") or path == Path(__file__):
+            continue
+        text = re.sub(r"\s*\n[\s#]*", " ", path.read_text(encoding="utf-8"))  # a citation may go over two lines
+        for page, rest in re.findall(r"docs/([\w-]+)\.md([^.;)\"]*)", text):
+            assert page in PAGES, f"{path}: docs/{page}.md"
+            if rest.startswith(", "):
+                found = [heading for heading in headings(page) if re.match(rf", {re.escape(heading)}\b", rest)]
+                assert found, f"{path}: docs/{page}.md{rest}"
+                cited += 1
+    assert cited > 10
 
 
 # --- the Python of the guides ----------------------------------------------------------------------------------------
