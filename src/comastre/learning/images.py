@@ -16,8 +16,8 @@ from comastre.data.sources import DataSource, has_own_validation, open_split, sp
 HELD_OUT = 0.15
 """Share of a new class's images that is kept for scoring."""
 EMPTY_SHARE = 4
-"""Images that show nothing, per image that shows a class: on Shapes, 0, 1 and 4 of them with 60 images of a new class
-gave it an IoU of 34, 54 and 61, and kept 87, 100 and 100 % of the old classes."""
+"""Images that show nothing, per image that shows a class, at most: they teach what is none of the new classes, and more
+of them would take the time for those that are (docs/experiments.md, Learning a class from few images)."""
 ENOUGH_TO_SPARE = 5
 """Of a class with fewer images, all are needed for training."""
 
@@ -46,7 +46,7 @@ def hold_out(
     quota = {label: _quota(total, share) for label, total in totals.items()}
     taken: Counter[int] = Counter()
     chosen = []
-    for label in sorted(quota, key=lambda label: totals[label]):  # the rarest first: it has least choice
+    for label in sorted(quota, key=lambda label: totals[label]):  # the rarest first: it has the fewest images
         for index in order:
             shown = [each for each in presence[index] if each in wanted]
             if taken[label] >= quota[label]:
