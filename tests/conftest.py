@@ -5,6 +5,14 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The class-presence cache of each test is empty and its own, also beside tests that run at the same time."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("COMASTRE_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of shared data beside the repository; tests that need it are skipped where it is missing."""
