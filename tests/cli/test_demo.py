@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from comastre.cli.demo import CONVENTION, PAPER, contenders, demo, meaning
+from comastre.cli.demo import CONVENTION, PAPER, contenders, learn_and_compare, meaning
 from comastre.config.settings import differences
 from comastre.evaluation.results import Results
 from comastre.evaluation.scores import CONVENTIONS, Miou
@@ -22,7 +22,7 @@ SHORT = {
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Results], str, Path]:
     out = tmp_path_factory.mktemp("demo")
     screen = StringIO()
-    results = demo(out, SHORT, console=Console(file=screen, width=140))
+    results = learn_and_compare(out, SHORT, console=Console(file=screen, width=140))
     return results, screen.getvalue(), out
 
 
@@ -55,7 +55,7 @@ def test_the_last_sentence_says_where_the_report_is(shown: tuple[list[Results], 
 def test_shown_again_without_training(shown: tuple[list[Results], str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     results, _, out = shown
     monkeypatch.setattr("comastre.training.run._train", None)
-    again = demo(out, SHORT, console=Console(file=StringIO()))
+    again = learn_and_compare(out, SHORT, console=Console(file=StringIO()))
     assert [result.as_json() for result in again] == [result.as_json() for result in results]
 
 

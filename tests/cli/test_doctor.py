@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from command import run
 
 from comastre.cli import doctor
 from comastre.cli.doctor import Check, check_fit, check_package, check_python, check_weights, render
@@ -88,3 +91,13 @@ def test_render_shows_status_and_fix() -> None:
 def test_an_import_that_fails_is_told_in_one_line() -> None:
     assert doctor.import_error("json") is None
     assert "no_such_module" in (doctor.import_error("no_such_module") or "")
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
+def test_doctor_fails_only_when_a_check_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: Any, code: int
+) -> None:
+    monkeypatch.setattr("comastre.cli.doctor.diagnose", lambda: [Check("torch", status, "detail")])
+    done = run(capsys, "doctor")
+    assert done.code == code
+    assert done.out.startswith(status)

@@ -6,23 +6,14 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from command import run
 
 from comastre import __version__
 from comastre.cli import main as cli
-from comastre.cli.doctor import Check
 from comastre.errors import UserError
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> SimpleNamespace:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    said = capsys.readouterr()
-    return SimpleNamespace(code=stop.value.code, out=said.out, err=said.err)
 
 
 def test_help_is_quick_and_does_not_import_torch() -> None:
@@ -59,16 +50,6 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
     done = run(capsys, verb, "--help")
     assert done.code == 0
     assert f"usage: comastre {verb}" in done.out
-
-
-def test_train_help_lists_all_fields_with_defaults(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    done = run(capsys, "train", "--help")
-    assert re.search(r"--training\.iterations +20000 +Iterations of the first step", done.out)
-    assert re.search(r"--classification\.loss +focal .*\(focal \| cross_entropy\)", done.out)
-    assert "\nmodel.class_decoder:\n" in done.out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,36 +125,3 @@ def test_how_a_verb_may_end(
     assert done.code == code
     assert message in done.err
     assert done.err.count("\n") == 1
-
-
-def test_train_hands_the_resolved_configuration_to_the_engine(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Any] = []
-    engine = ModuleType("comastre.training.run")
-    engine.run = lambda config, out, *, fresh, base: calls.append((config, out, fresh, base))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "comastre.training.run", engine)
-    arguments = ("shapes-6-2", "--out", "a b", "--fresh", "--devices", "2", "--base", "other")
-    done = run(capsys, "train", "--model.size=small", *arguments)
-    assert done.code == 0, done.err
-    ((config, out, fresh, base),) = calls
-    assert (out, fresh, base) == (Path("a b"), True, Path("other"))
-    assert config.model.backbone.name == "tf_efficientnet_lite0"
-    assert config.training.devices == 2
-    assert config.continual.setting == "6-2"
-
-
-def test_presets_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    done = run(capsys, "presets")
-    assert done.code == 0
-    assert re.search(r"^voc-15-5 +VOC 2012", done.out, flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
-def test_doctor_fails_only_when_a_check_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: Any, code: int
-) -> None:
-    monkeypatch.setattr("comastre.cli.doctor.diagnose", lambda: [Check("torch", status, "detail")])
-    done = run(capsys, "doctor")
-    assert done.code == code
-    assert done.out.startswith(status)

@@ -1,20 +1,28 @@
-"""The verbs below `comastre data`; like all verbs they import what is heavy themselves."""
+"""The verb `comastre data` and those below it."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from comastre.errors import UserError
-from comastre.text import say
+from comastre.text import say, table
 
 DATASETS = ("shapes", "voc", "ade20k", "coco", "folder", "coco_json")
 # The paper's setting of a dataset, where it has one; else all classes at once.
 _PRESETS = {"shapes": "shapes-6-2", "voc": "voc-15-5", "ade20k": "ade20k-100-50"}
+
+
+def data() -> int:
+    """Download public datasets (prepare), or read every file of a dataset and say what is bad (check)."""
+    rows = [(name, (inspect.getdoc(verb) or "").splitlines()[0]) for name, verb in DATA_VERBS.items()]
+    say(f"usage: comastre data COMMAND [ARGUMENTS]\n\n{inspect.getdoc(data)}\n\ncommands:\n{table(rows)}")
+    return 0
 
 
 def prepare(
@@ -90,3 +98,6 @@ def _names_a_place(source: str) -> bool:
     """Whether `source` is data on the disk, such as voc:FOLDER, rather than a preset or a YAML file."""
     kind, colon, _ = source.partition(":")
     return (bool(colon) and kind in DATASETS) or source.endswith(".json") or Path(source).is_dir()
+
+
+DATA_VERBS: dict[str, Callable[..., int]] = {"prepare": prepare, "check": check}

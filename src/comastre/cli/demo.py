@@ -1,4 +1,4 @@
-"""The main job on embedded data: learn a stream of classes on a CPU in minutes, and say what was forgotten."""
+"""The verb `comastre demo`: the main job on embedded data on a CPU in minutes, and what was forgotten."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+import tyro
 
-from comastre.config.run import RunConfig
-from comastre.config.settings import load_config
-from comastre.evaluation.results import Results
-from comastre.report.write import REPORT, report_after
-from comastre.section import merge
-from comastre.training.progress import readable_time
-from comastre.training.run import run
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from comastre.config.run import RunConfig
+    from comastre.evaluation.results import Results
+
+Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 
 # Background is nearly all of a small image: left in, it would hide what happens to the classes.
 CONVENTION = "no_background_in_base"
@@ -39,6 +38,24 @@ PAPER: Mapping[str, Any] = {
 }
 
 
+def demo(
+    out: Out = Path("comastre-demo"),
+    seed: int = 0,
+    paper: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> int:
+    """Learn a stream of classes on built-in data, with no download, and show what was forgotten.
+
+    Args:
+        out: Folder for the runs; started again, an interrupted demo goes on.
+        seed: Seed of weights, order and points.
+        paper: Also run with the paper's own switches, to see what is the paper's and what is ours.
+        fresh: Start over; what was there is kept aside.
+    """
+    learn_and_compare(out, {"seed": seed}, paper=paper, fresh=fresh)
+    return 0
+
+
 @dataclass(frozen=True)
 class Contender:
     """One row of the demo's table."""
@@ -52,6 +69,9 @@ class Contender:
 
 def contenders(out: Path, changes: Mapping[str, Any], paper: bool) -> list[Contender]:
     """CoMasTRe and plain fine-tuning from the same base model; on demand CoMasTRe with the paper's switches."""
+    from comastre.config.settings import load_config
+    from comastre.section import merge
+
     ours = load_config("demo", changes)
     # Plain: a slower backbone in later steps is one of our ways to remember.
     plain = load_config("demo", merge(changes, {"method": "finetune", "training": {"later_backbone_factor": None}}))
@@ -64,7 +84,7 @@ def contenders(out: Path, changes: Mapping[str, Any], paper: bool) -> list[Conte
     return rows
 
 
-def demo(
+def learn_and_compare(
     out: Path,
     changes: Mapping[str, Any],
     *,
@@ -76,6 +96,12 @@ def demo(
 
     `changes` are laid over the preset `demo`, such as {"seed": 1}.
     """
+    from rich.console import Console
+
+    from comastre.report.write import REPORT, report_after
+    from comastre.training.progress import readable_time
+    from comastre.training.run import run
+
     console = console or Console()
     began = time.perf_counter()
     rows = contenders(out, changes, paper)
@@ -100,6 +126,9 @@ def demo(
 
 def score_table(titles: Sequence[str], results: Sequence[Results]) -> Table:
     """mIoU of base, incremented and all classes after every step, and the mean of `all` over the steps."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(title="mIoU in % (base and inc without background, all with it)", box=box.SIMPLE_HEAD)
     table.add_column("learned", max_width=24)
     for title in titles:

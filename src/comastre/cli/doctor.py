@@ -1,4 +1,4 @@
-"""What this machine has and what is wrong with it: small functions that each give one line and its fix."""
+"""The verb `comastre doctor`: small functions that each give one line on this machine, and its fix."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
+from comastre.text import say
+
 Status = Literal["ok", "warn", "fail"]
 GIGABYTE = 1024**3
 # A small public file that every downloaded backbone resembles: one HEAD request, nothing is fetched.
@@ -31,6 +33,13 @@ class Check:
     status: Status
     detail: str
     fix: str = ""
+
+
+def doctor() -> int:
+    """Say what this machine has, what is wrong and how to fix it."""
+    checks = diagnose()
+    say(render(checks))
+    return 1 if any(check.status == "fail" for check in checks) else 0
 
 
 def diagnose() -> list[Check]:

@@ -8,21 +8,6 @@ from typing import Annotated, Any
 
 import tyro
 
-# The verb's own options; every other one is a field of the configuration.
-OPTIONS = (
-    "data",
-    "out",
-    "val",
-    "old-val",
-    "minutes",
-    "iterations",
-    "same-class",
-    "new-class",
-    "only",
-    "backbone-weights",
-    "fresh",
-)
-
 Data = Annotated[str, tyro.conf.arg(metavar="FOLDER_OR_COCO_JSON")]
 OtherData = Annotated[str | None, tyro.conf.arg(metavar="DATA")]
 Names = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]]

@@ -1,0 +1,53 @@
+"""The verb `comastre predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from comastre.text import complain, say
+
+ModelName = Annotated[str, tyro.conf.arg(metavar="MODEL")]
+Images = Annotated[list[str], tyro.conf.arg(metavar="IMAGES")]
+Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+
+
+def predict(
+    model: tyro.conf.Positional[ModelName],
+    images: tyro.conf.Positional[Images],
+    /,
+    out: Out,
+    device: str = "cpu",
+    batch_size: int = 8,
+    max_side: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> int:
+    """Segment images with a trained model: label maps, overlays with a legend, and lists of segments.
+
+    What cannot be read is reported at the end and does not stop the rest; the exit code is then 1.
+
+    Args:
+        model: Folder of a model bundle, or its id on the hub.
+        images: Image files, folders (with their sub-folders), or patterns in quotes such as "photos/**/*.jpg".
+        out: Folder for the results, which mirror the folders of the images: NAME.labels.png, .overlay.jpg and
+            .segments.json (class, score, area, box and COCO's run lengths).
+        device: cpu, cuda or mps.
+        batch_size: Images of one size that are segmented at once.
+        max_side: Reduce larger images to this long side before the model sees them; results keep the image's size.
+        overwrite: Replace results that are already there.
+    """
+    from comastre.prediction.run import predict_files, render
+
+    outcome = predict_files(
+        model, images, out, device=device, batch_size=batch_size, max_side=max_side, overwrite=overwrite
+    )
+    say(render(outcome, out))
+    if not outcome.failed:
+        return 0
+    for sentence in outcome.failed:
+        complain(sentence)
+    number = len(outcome.failed)
+    complain(f"{number:,} {'image' if number == 1 else 'images'} could not be segmented")
+    return 1
