@@ -18,6 +18,7 @@ from typing import Any
 import tyro
 
 from comastre import __version__
+from comastre.cli.completion import completion
 from comastre.cli.data import DATA_VERBS, data
 from comastre.cli.demo import demo
 from comastre.cli.doctor import doctor
@@ -46,6 +47,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "report": report,
     "presets": presets,
     "doctor": doctor,
+    "completion": completion,
 }
 # Others that take fields of the configuration refer to the list of `comastre train --help`.
 LIST_FIELDS = ("train", "pretrain")
