@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
 from comastre.methods.comastre import objective, step
+from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
-from comastre.methods.comastre.terms import total_loss
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.terms import total_loss
 
 LIMIT = 1.6  # t = 2 over t = 1
 MASKS_PER_IMAGE = 3

@@ -22,12 +22,12 @@ import psutil
 import torch
 from torch import Tensor
 
-from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
+from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
-from comastre.methods.comastre.terms import total_loss
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.terms import total_loss
 
 NUM_QUERIES = 100
 NUM_CLASSES = 150

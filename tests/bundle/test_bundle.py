@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from comastre.bundle import store
 from comastre.class_table import ClassTable, LineageStep, class_table
-from comastre.methods.comastre.config import ModelConfig
 from comastre.errors import UserError
+from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 
 NAMES = ("disk", "star", "ring")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from comastre.config.run import RunConfig
-from comastre.methods.comastre.config import InferenceConfig, ModelConfig
 from comastre.data.sets.shapes import Shapes
 from comastre.evaluation.model import as_prediction, evaluate_model
+from comastre.methods.comastre.config import InferenceConfig, ModelConfig
 from comastre.methods.comastre.inference import merge
 from comastre.methods.comastre.segmenter import build_segmenter
 from comastre.stream.scenario import build_scenario

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from comastre.methods.comastre.config import ModelConfig
 from comastre.data.dataset import Sample
 from comastre.evaluation.examples import adopt_examples, choose_examples, record_examples
+from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.stream.scenario import Scenario, build_scenario
 

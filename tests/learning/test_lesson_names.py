@@ -3,7 +3,7 @@
 import pytest
 
 from comastre.errors import UserError
-from comastre.learning.class_names import known_labels, looks_like, read_pairs, assign_roles
+from comastre.learning.class_names import assign_roles, known_labels, looks_like, read_pairs
 
 OLD = ("disk", "star", "ring")
 

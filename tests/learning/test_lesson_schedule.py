@@ -3,7 +3,6 @@
 import pytest
 
 from comastre.config.recipe import recipe_of
-from comastre.methods.comastre.config import ModelConfig
 from comastre.config.settings import load_config
 from comastre.learning.schedule import (
     Amounts,
@@ -13,6 +12,7 @@ from comastre.learning.schedule import (
     with_iterations,
     with_pace,
 )
+from comastre.methods.comastre.config import ModelConfig
 
 TINY = ModelConfig.model_validate({"size": "tiny"})
 SMALL = ModelConfig.model_validate({"size": "small"})

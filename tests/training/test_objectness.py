@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from comastre.training.initial import start_from
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -23,7 +24,6 @@ from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.section import merge
-from comastre.training.initial import start_from
 from comastre.training.parts import default_parts
 from comastre.training.run import run
 from comastre.training.stopping import Interrupted

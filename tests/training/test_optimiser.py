@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
-
-from comastre.config.run import TrainingConfig
 from comastre.training.optimiser import (
     build_optimiser,
     iterations_of_step,
@@ -12,6 +9,9 @@ from comastre.training.optimiser import (
     parameter_groups,
     set_learning_rate,
 )
+from torch import nn
+
+from comastre.config.run import TrainingConfig
 
 
 class Model(nn.Module):

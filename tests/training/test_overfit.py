@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch.optim import AdamW
 
-from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.data.sets.shapes import Shapes
 from comastre.data.targets import Targets
 from comastre.data.transforms import semantic_targets
 from comastre.evaluation.confusion import ConfusionMatrix
 from comastre.evaluation.scores import iou_per_label
 from comastre.losses.points import PointSource
+from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.inference import segment
 from comastre.methods.comastre.objective import compute_terms
-from comastre.methods.comastre.terms import total_loss
 from comastre.methods.comastre.segmenter import build_segmenter
+from comastre.methods.comastre.terms import total_loss
 
 IMAGES = 8
 ITERATIONS = 200

@@ -22,21 +22,6 @@ Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 # Background is nearly all of a small image: left in, it would hide what happens to the classes.
 CONVENTION = "no_background_in_base"
 
-# The paper's own switches on the demo's model, data and schedule (docs/specification.md, Ours, lists the others).
-PAPER: Mapping[str, Any] = {
-    "model": {"class_decoder": {"masked_attention": False}, "inference": {"alpha": 0.8}},
-    "matching": {"objectness_cost": 0.0},
-    "classification": {"negatives_for_new": False, "negatives_for_old": False, "across_tasks": False},
-    "weights": {
-        "classification": 2.0,
-        "score_kd": 1.0,
-        "mask_kd": 1.0,
-        "position_kd": 1.0,
-        "unmatched_class_kd": 1.0,
-        "matched_class_kd": 1.0,
-    },
-}
-
 
 def demo(
     out: Out = Path("comastre-demo"),
@@ -70,17 +55,21 @@ class Contender:
 def contenders(out: Path, changes: Mapping[str, Any], paper: bool) -> list[Contender]:
     """CoMasTRe and plain fine-tuning from the same base model; on demand CoMasTRe with the paper's switches."""
     from comastre.config.settings import load_config
+    from comastre.methods.comastre.config import PAPER
     from comastre.section import merge
 
     ours = load_config("demo", changes)
     # Plain: a slower backbone in later steps is one of our ways to remember.
-    plain = load_config("demo", merge(changes, {"method": "finetune", "training": {"later_backbone_factor": None}}))
+    plain_backbone = {"comastre": {"optimiser": {"later_backbone_factor": None}}}
+    plain = load_config("demo", merge(changes, {"method": "finetune", **plain_backbone}))
     rows = [
         Contender("CoMasTRe", ours, out / "comastre"),
         Contender("fine-tuning", plain, out / "finetune", base=out / "comastre"),
     ]
     if paper:
-        rows.append(Contender("paper's switches", load_config("demo", merge(changes, PAPER)), out / "paper"))
+        rows.append(
+            Contender("paper's switches", load_config("demo", merge(changes, {"comastre": PAPER})), out / "paper")
+        )
     return rows
 
 

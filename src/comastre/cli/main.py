@@ -11,8 +11,10 @@ import functools
 import inspect
 import io
 import itertools
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -24,12 +26,15 @@ from comastre.cli.demo import demo
 from comastre.cli.doctor import doctor
 from comastre.cli.evaluate import evaluate
 from comastre.cli.learn import learn
+from comastre.cli.methods import methods
 from comastre.cli.predict import predict
 from comastre.cli.presets import presets
 from comastre.cli.pretrain import pretrain
 from comastre.cli.report import report
 from comastre.cli.train import train
-from comastre.config.overrides import UsageError, config_fields, split_overrides
+from comastre.config.methods import DEFAULT, find
+from comastre.config.overrides import UsageError, config_fields, named_method, split_overrides
+from comastre.config.settings import read_settings
 from comastre.errors import UserError
 from comastre.text import complain, say, table
 
@@ -46,6 +51,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "data": data,
     "report": report,
     "presets": presets,
+    "methods": methods,
     "doctor": doctor,
     "completion": completion,
 }
@@ -114,10 +120,13 @@ def overview() -> str:
     )
 
 
-def field_help() -> str:
-    """All configuration fields with defaults and descriptions, grouped by section."""
-    lines = ["fields (leading sections may be left out where that is unique; model defaults are those of size r101):"]
-    fields = list(config_fields())
+def field_help(method: str) -> str:
+    """All configuration fields of a method with defaults and descriptions, grouped by section."""
+    lines = [
+        f"fields of the method {method} (leading sections may be left out where that is unique; defaults are those of "
+        "size r101):"
+    ]
+    fields = list(config_fields(method))
     for section in dict.fromkeys(each.section for each in fields):
         rows = [
             (f"--{each.name}", _shown(each.default), " ".join(filter(None, (each.description, each.choices))))
@@ -155,10 +164,25 @@ def _read(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable[
         with contextlib.suppress(SystemExit):
             _parse(verb, name, ["--help"])
         if name in LIST_FIELDS:
-            say(field_help())
+            say(field_help(named_method(rest) or _meant_method(name, rest) or DEFAULT))
         raise SystemExit(DONE)
-    overrides, own = split_overrides(rest, [parameter.replace("_", "-") for parameter in parameters])
+    options = [parameter.replace("_", "-") for parameter in parameters]
+    overrides, own = split_overrides(rest, options, _meant_method(name, rest))
     return functools.partial(_parse(verb, name, own), overrides=overrides)
+
+
+def _meant_method(name: str, rest: Sequence[str]) -> str | None:
+    """The method that a preset, a YAML file or, for `learn`, a model names; None where it can't be told yet."""
+    source = next((argument for argument in rest if not argument.startswith("-")), None)
+    if source is None:
+        return None
+    # What is wrong with a source is told by whoever reads it to use it.
+    with contextlib.suppress(UserError, OSError, ValueError):
+        if name == "learn":
+            described = json.loads(Path(source).joinpath("config.json").read_text(encoding="utf-8"))
+            return find(described["method"]).name if isinstance(described, dict) and "method" in described else None
+        return str(read_settings(source)["method"])
+    return None
 
 
 def _parse(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable[..., int]:

@@ -36,7 +36,7 @@ def pretrain(
     from comastre.config.settings import load_config
 
     config = load_config(source, overrides)
-    if config.method != "objectness":
+    if "labels" in config.spec.gives:
         raise UserError(
             f"{source} has the method {config.method}, which trains both stages: use `comastre train`, or start from "
             "coco-objectness"

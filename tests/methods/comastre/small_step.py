@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import torch
 
-from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
+from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import build_segmenter
 from comastre.section import merge

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.methods.comastre.config import ClassDecoderConfig
 from comastre.methods.comastre.class_decoder import ClassDecoder
+from comastre.methods.comastre.config import ClassDecoderConfig
 from comastre.nets.attention import MultiHeadAttention
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions

@@ -4,8 +4,8 @@ import pytest
 import small_step as small
 import torch
 
-from comastre.methods.comastre.config import DistillationConfig
 from comastre.data.targets import Targets
+from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre.terms import total_loss
 
 OURS = {"classification": {"negatives_for_new": True, "negatives_for_old": True}}

@@ -8,8 +8,8 @@ import small_step as small
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre import objective
+from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre.terms import term_weights, total_loss
 
 NONE = DistillationConfig.none().model_dump() | {"alpha": 0.2}

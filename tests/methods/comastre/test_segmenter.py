@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.class_decoder import Recognition
+from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.nets.outputs import StageOne
 from comastre.nets.pixel_decoder import _normalise
