@@ -77,7 +77,8 @@ def photographs(folder: Path, width: int, height: int, num: int) -> FileDataset:
 
 def ours(dataset: FileDataset, index: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     sample = dataset.sample(index, draw_short_side(OPTIONS, seed))
-    return training_example(sample, LOOKUP, OPTIONS, False, seed)
+    example = training_example(sample, LOOKUP, OPTIONS, False, seed)
+    return example.image, example.masks, example.classes
 
 
 def naive(dataset: FileDataset, index: int, seed: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:

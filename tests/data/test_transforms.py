@@ -164,17 +164,34 @@ def test_examples_see_labels_through_the_lookup():
     instances = np.zeros((32, 32), dtype=np.int32)
     instances[:8], instances[8:16, :16], instances[8:16, 16:] = 1, 2, 3
     sample = Sample(np.zeros((32, 32, 3), dtype=np.uint8), semantic, instances, "one")
-    image, masks, indices = training_example(sample, lookup, PLAIN, False, 0)
-    assert image.shape == (3, 32, 32)
-    assert indices.tolist() == [4]
-    assert masks[0, 8:16].all()
-    assert masks.sum() == 8 * 32
-    _, masks, indices = training_example(sample, lookup, PLAIN, True, 0)
-    assert indices.tolist() == [4, 4]
-    assert masks.flatten(1).sum(1).tolist() == [128, 128]
+    example = training_example(sample, lookup, PLAIN, False, 0)
+    assert example.image.shape == (3, 32, 32)
+    assert example.classes.tolist() == [4]
+    assert example.masks[0, 8:16].all()
+    assert example.masks.sum() == 8 * 32
+    expected = np.zeros((32, 32), dtype=np.uint8)
+    expected[8:16], expected[16:20] = 5, 255
+    assert example.labels.dtype == torch.uint8
+    assert example.labels.tolist() == expected.tolist()
+    by_object = training_example(sample, lookup, PLAIN, True, 0)
+    assert by_object.classes.tolist() == [4, 4]
+    assert by_object.masks.flatten(1).sum(1).tolist() == [128, 128]
+    assert torch.equal(by_object.labels, example.labels)
     # A dataset that does not know objects falls back to one mask per class.
-    _, masks, indices = training_example(Sample(sample.image, semantic, None, "one"), lookup, PLAIN, True, 0)
-    assert indices.tolist() == [4]
+    without = training_example(Sample(sample.image, semantic, None, "one"), lookup, PLAIN, True, 0)
+    assert without.classes.tolist() == [4]
+
+
+def test_labels_are_255_where_a_crop_is_padded():
+    sample = Sample(np.zeros((16, 24, 3), dtype=np.uint8), np.full((16, 24), 2, dtype=np.uint8), None, "one")
+    lookup = np.full(256, 255)
+    lookup[:4] = (0, 0, 5, 0)
+    half = Augmentation(32, (0.5, 0.5), flip=False, colour_jitter=False)
+    example = training_example(sample, lookup, half, False, 0)
+    expected = np.full((32, 32), 255)
+    expected[:16, :24] = 5
+    assert example.labels.tolist() == expected.tolist()
+    assert torch.equal(example.masks[0], example.labels == 5)
 
 
 # --- what makes it fast changes nothing that training learns from ----------------------------------------------------
@@ -325,12 +342,13 @@ def test_crops_beside_labelled_objects_show_none_of_them_at_the_usual_scale():
     empty = 0
     for seed in range(60):
         sample = Sample(image, semantic, None, "one")
-        ours, masks, labels = training_example(sample, lookup, half, False, seed)
-        same, _, _ = training_example(sample, lookup, usual, False, seed)
-        beside_it = not torch.equal(ours, same)
+        ours = training_example(sample, lookup, half, False, seed)
+        same = training_example(sample, lookup, usual, False, seed)
+        beside_it = not torch.equal(ours.image, same.image)
         empty += beside_it
         if beside_it:
-            assert masks.shape == (0, 32, 32) and labels.shape == (0,)
+            assert ours.masks.shape == (0, 32, 32) and ours.classes.shape == (0,)
+            assert set(ours.labels.unique().tolist()) <= {0, 255}
             expected = augment(
                 torch.from_numpy(image).permute(2, 0, 1),
                 [torch.from_numpy(semantic)],
@@ -338,7 +356,7 @@ def test_crops_beside_labelled_objects_show_none_of_them_at_the_usual_scale():
                 seed,
                 Window(0, 40, 60, 80),
             )[0]
-            assert torch.equal(ours, expected)
+            assert torch.equal(ours.image, expected)
     assert 18 <= empty <= 42
 
 

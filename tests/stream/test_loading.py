@@ -40,7 +40,9 @@ def pixels(iterations):
         images = torch.cat([batch.images for batch in batches])
         masks = [m[:n] for b in batches for m, n in zip(b.targets.masks, b.targets.counts, strict=True)]
         labels = [m[:n] for b in batches for m, n in zip(b.targets.labels, b.targets.counts, strict=True)]
-        joined.append((images, torch.cat(masks), torch.cat(labels), [i for b in batches for i in b.targets.image_ids]))
+        image_ids = [i for b in batches for i in b.targets.image_ids]
+        maps = torch.cat([batch.labels for batch in batches])
+        joined.append((images, torch.cat(masks), torch.cat(labels), image_ids, maps))
     return joined
 
 
@@ -48,8 +50,8 @@ def assert_same(first, second):
     assert len(first) == len(second) > 0
     for one, two in zip(first, second, strict=True):
         assert one[3] == two[3]
-        for left, right in zip(one[:3], two[:3], strict=True):
-            assert torch.equal(left, right)
+        for place in (0, 1, 2, 4):
+            assert torch.equal(one[place], two[place])
 
 
 def test_a_batch_has_the_agreed_form(shapes, tasks):
@@ -59,8 +61,27 @@ def test_a_batch_has_the_agreed_form(shapes, tasks):
     assert (batch.rows, batch.global_batch, batch.iteration) == (slice(0, 8), 8, 0)
     assert batch.targets.masks.shape[0] == 8
     assert batch.targets.masks.shape[2:] == (64, 64)
-    assert batch.to("meta").images.device.type == "meta"
-    assert batch.to("meta").targets.masks.device.type == "meta"
+    assert (batch.labels.shape, batch.labels.dtype) == ((8, 64, 64), torch.uint8)
+    moved = batch.to("meta")
+    assert {moved.images.device.type, moved.labels.device.type, moved.targets.masks.device.type} == {"meta"}
+
+
+@pytest.mark.parametrize("masks", ["semantic", "instance"])
+def test_label_maps_say_what_the_masks_say_and_which_pixels_are_padding(shapes, tasks, masks):
+    stream = TrainingStream(shapes, tasks[1], run_config(masks=masks))
+    padded = 0
+    for iteration in range(3):
+        (batch,) = stream[iteration]
+        for row, count in enumerate(batch.targets.counts):
+            labels = torch.zeros(64, 64, dtype=torch.uint8)
+            for mask, index in zip(batch.targets.masks[row, :count], batch.targets.labels[row, :count], strict=True):
+                labels[mask] = index + 1
+            # Images smaller than the crop are padded with grey; Shapes ignores no pixel.
+            outside = batch.labels[row] == 255
+            assert (batch.images[row][:, outside] == 128).all()
+            padded += int(outside.sum())
+            assert torch.equal(batch.labels[row], torch.where(outside, 255, labels))
+    assert padded > 0
 
 
 def test_every_epoch_shows_every_image_of_the_task_once(shapes, tasks):

@@ -211,10 +211,24 @@ def instance_targets(labels: Tensor, instances: Tensor) -> tuple[Tensor, Tensor]
     return torch.cat([masks, class_masks]), torch.cat([torch.tensor(indices, dtype=torch.long), class_indices])
 
 
+@dataclass(frozen=True)
+class TrainingExample:
+    """What training sees of one image: S is the side of the crop, G the number of masks."""
+
+    image: Tensor
+    """(3, S, S) uint8."""
+    labels: Tensor
+    """(S, S) uint8 model labels: 0 background, k + 1 class k, 255 ignored or padded."""
+    masks: Tensor
+    """(G, S, S) bool."""
+    classes: Tensor
+    """(G,) index of each mask's class in learning order."""
+
+
 def training_example(
     sample: Sample, lookup: np.ndarray, options: Augmentation, by_instance: bool, seed: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Image (3, crop, crop) uint8, masks (G, crop, crop) bool and class indices (G,), seen through a task's lookup."""
+) -> TrainingExample:
+    """A sample, augmented and seen through a task's lookup from dataset ids to model labels (256,)."""
     image = _tensor(sample.image).permute(2, 0, 1)
     maps = [_tensor(sample.semantic)]
     if by_instance and sample.instances is not None:
@@ -227,7 +241,7 @@ def training_example(
     # Only the crop goes through the lookup: the whole map of a photograph has ten times as many pixels.
     labels = torch.from_numpy(lookup.astype(np.uint8).take(semantic.numpy()))
     masks, indices = instance_targets(labels, instances[0]) if instances else semantic_targets(labels)
-    return image, masks, indices
+    return TrainingExample(image, labels, masks, indices)
 
 
 def _drawn_beside(options: Augmentation, seed: int) -> bool:

@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -52,9 +54,8 @@ class _Stream:
 
     def __init__(self, spec: MethodSpec, settings: Mapping[str, Any] | None) -> None:
         self.config = RunConfig.model_validate(merge({**SMALL, "method": spec.name}, settings or {}))
-        self.data, _ = build_datasets(self.config.data)
-        self.scenario: Scenario = build_stream(self.config, self.data.presence(), self.data.class_names)
-        self.dataset: SegmentationDataset = self.data
+        self.dataset: SegmentationDataset = build_datasets(self.config.data)[0]
+        self.scenario: Scenario = build_stream(self.config, self.dataset.presence(), self.dataset.class_names)
 
     def method(self) -> Method:
         return build_method(self.config.method, setup_of(self.config))
@@ -82,7 +83,8 @@ def check_method(spec: MethodSpec, settings: Mapping[str, Any] | None = None) ->
 def _check_configuration(stream: _Stream) -> None:
     written = stream.config.model_dump(mode="json")
     assert RunConfig.model_validate(written) == stream.config, "its section does not read back as it was written"
-    unknown = [name for name in stream.config.spec.config.model_sections if name not in type(stream.config.method_settings).model_fields]
+    section = stream.config.spec.config
+    unknown = [name for name in section.model_sections if name not in section.model_fields]
     assert not unknown, f"model_sections names {unknown}, which are no fields of the section"
 
 
@@ -161,15 +163,7 @@ def _check_nothing_to_learn(stream: _Stream) -> None:
     count, _, height, width = batch.images.shape
     masks = [torch.zeros(0, height, width, dtype=torch.bool)] * count
     targets = Targets.stack(masks, [torch.zeros(0, dtype=torch.long)] * count, batch.targets.image_ids)
-    empty = Batch(
-        batch.images,
-        batch.padding,
-        targets,
-        torch.full_like(batch.labels, IGNORE),
-        batch.rows,
-        batch.global_batch,
-        batch.iteration,
-    )
+    empty = replace(batch, targets=targets, labels=torch.full_like(batch.labels, IGNORE))
     terms = method.losses(model, empty, _points(empty, 0))
     for name, value in terms.items():
         assert bool(torch.isfinite(value)), f"the term {name} is {value} where there is nothing to learn"
@@ -250,7 +244,7 @@ def _check_two_processes(
         if worker.is_alive():
             worker.terminate()
     assert all(worker.exitcode == 0 for worker in workers), "with two processes it fails, or they wait for each other"
-    two = torch.load(folder / "gradients.pt", weights_only=True)
+    two = load_file(folder / "gradients.safetensors")
     assert one.keys() == two.keys(), "in two processes other weights get a gradient"
     for name, gradient in one.items():
         scale = float(gradient.abs().max()) or 1.0
@@ -267,7 +261,7 @@ def _half(rank: int, port: int, name: str, settings: Mapping[str, Any], folder: 
         losses = DistributedDataParallel(_later_losses(stream), find_unused_parameters=True)
         gradients = _gradients(stream, losses, slice(2 * rank, 2 * rank + 2))
         if rank == 0:
-            torch.save(gradients, folder / "gradients.pt")
+            save_file(gradients, folder / "gradients.safetensors")
     finally:
         torch.distributed.destroy_process_group()
 
@@ -289,19 +283,14 @@ def _gradients(stream: _Stream, losses: nn.Module, rows: slice) -> dict[str, Ten
     """Gradients of the given rows of one batch of the last checked step."""
     task = stream.scenario.tasks[:2][-1]
     (batch,) = stream.batches(task, 1)
-    part = Batch(
-        batch.images[rows],
-        None,
-        Targets.stack(
-            [batch.targets.masks[row, : batch.targets.counts[row]] for row in range(rows.start, rows.stop)],
-            [batch.targets.labels[row, : batch.targets.counts[row]] for row in range(rows.start, rows.stop)],
-            batch.targets.image_ids[rows],
-        ),
-        batch.labels[rows],
-        rows,
-        batch.global_batch,
-        batch.iteration,
+    whole = batch.targets
+    chosen = range(rows.start, rows.stop)
+    targets = Targets.stack(
+        [whole.masks[row, : whole.counts[row]] for row in chosen],
+        [whole.labels[row, : whole.counts[row]] for row in chosen],
+        whole.image_ids[rows],
     )
+    part = replace(batch, images=batch.images[rows], targets=targets, labels=batch.labels[rows], rows=rows)
     losses(part, _points(part, 0)).backward()
     plain = losses.module if isinstance(losses, DistributedDataParallel) else losses
     return {name: value.grad for name, value in plain.named_parameters() if value.grad is not None}

@@ -41,7 +41,10 @@ class Batch:
     """(B, 3, H, W) uint8; the model normalises."""
     padding: Tensor | None
     """(B, H, W) bool, true where a smaller image was padded to the batch; None where nothing was."""
+    labels: Tensor
+    """(B, H, W) uint8 model labels: 0 background, k + 1 class k, 255 ignored or padded."""
     targets: Targets
+    """The same as masks, where ignored and padded pixels are in none."""
     rows: slice
     """Which rows of the global batch these are."""
     global_batch: int
@@ -52,7 +55,8 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         padding = None if self.padding is None else self.padding.to(device, non_blocking=True)
         images = self.images.to(device, non_blocking=True)
-        return replace(self, images=images, padding=padding, targets=self.targets.to(device))
+        labels = self.labels.to(device, non_blocking=True)
+        return replace(self, images=images, padding=padding, labels=labels, targets=self.targets.to(device))
 
 
 @dataclass(frozen=True)
@@ -117,20 +121,19 @@ class TrainingStream(Dataset[tuple[Batch, ...] | UserError]):
             return error
 
     def _batch(self, iteration: int, indices: Sequence[int], rows: slice) -> Batch:
-        images, masks, labels, image_ids = [], [], [], []
+        examples, image_ids = [], []
         for place in range(rows.start, rows.stop):
             entropy = (self.seed, self.task.step, _AUGMENTATION, iteration, place)
             seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
             sample = self._sample(indices[place], seed)
-            image, image_masks, image_labels = training_example(
-                sample, self.lookup, self.augmentation, self.by_instance, seed
-            )
-            images.append(image)
-            masks.append(image_masks)
-            labels.append(image_labels)
+            examples.append(training_example(sample, self.lookup, self.augmentation, self.by_instance, seed))
             image_ids.append(sample.image_id)
-        targets = Targets.stack(masks, labels, image_ids)
-        return Batch(torch.stack(images), None, targets, rows, self.global_batch, iteration)
+        images = torch.stack([example.image for example in examples])
+        labels = torch.stack([example.labels for example in examples])
+        targets = Targets.stack(
+            [example.masks for example in examples], [example.classes for example in examples], image_ids
+        )
+        return Batch(images, None, labels, targets, rows, self.global_batch, iteration)
 
     def _sample(self, index: int, seed: int) -> Sample:
         """The sample, whose image is decoded no larger than its augmentation with this seed needs."""
