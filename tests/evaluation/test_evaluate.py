@@ -17,13 +17,12 @@ from torch import Tensor
 from comastre.config.run import RunConfig
 from comastre.data.dataset import Sample
 from comastre.errors import UserError
-from comastre.evaluation.evaluate import Prediction, evaluate, true_masks
+from comastre.evaluation.evaluate import EvaluationPlan, evaluate
+from comastre.evaluation.proposals import true_masks
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import ClassErrors, Results, StepResult
+from comastre.segmentation import ProposedMasks, Segmentation
 from comastre.stream.scenario import Scenario, build_scenario
-
-CONFIG = RunConfig.model_validate({"data": {"workers": 0}})
-BATCHES_OF_TWO = RunConfig.model_validate({"data": {"workers": 0}, "evaluation": {"batch_size": 2}})
 
 
 @dataclass(frozen=True)
@@ -46,17 +45,24 @@ class FakeDataset:
 
 def red_channel_model(
     images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]], num_learned: int = 2
-) -> list[Prediction]:
+) -> list[Segmentation]:
     """Reads labels from the red channel: 40 * label; proposals are its segments, class 0's unsure."""
-    predictions = []
+    found = []
     for image, (height, width) in zip(images, sizes, strict=True):
         labels = (image[0, :height, :width] // 40).long()
         labels[labels > num_learned] = 0
         masks = torch.stack([labels == label for label in range(1, num_learned + 1)])
         objectness = torch.tensor([0.5] + [0.9] * (num_learned - 1))
-        classes = torch.tensor([-1, *range(1, num_learned)])
-        predictions.append(Prediction(labels, masks, objectness, classes))
-    return predictions
+        class_scores = torch.eye(num_learned) * (objectness > 0.8)[:, None]
+        logits = torch.where(masks, 9.0, -9.0)
+        proposals = ProposedMasks(objectness, class_scores, 0.8, logits, (height, width))
+        found.append(replace(Segmentation.of_labels(labels), proposals=proposals))
+    return found
+
+
+def without_proposals(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
+    """The same labels from a model that labels pixels."""
+    return [replace(found, proposals=None) for found in red_channel_model(images, padding, sizes)]
 
 
 def sample_of(semantic: np.ndarray, shown: np.ndarray, name: str, instances: np.ndarray | None = None) -> Sample:
@@ -94,8 +100,8 @@ def hand_made() -> FakeDataset:
 def test_hand_computed_step() -> None:
     dataset = hand_made()
     scenario = scenario_of(dataset)
-    result = evaluate(red_channel_model, dataset, scenario, 1, CONFIG, seconds=3.5)
-    assert (result.step, result.new_classes, result.images, result.seconds) == (1, ("cat",), 1, 3.5)
+    result = evaluate(red_channel_model, EvaluationPlan(dataset, scenario, 1))
+    assert (result.step, result.new_classes, result.images) == (1, ("cat",), 1)
     # Cow 3 / 3; cat 3 hits of 4 true and 5 predicted; background (the dog) 2 hits of 4 true and 3 predicted.
     assert result.per_class == pytest.approx({"background": 40.0, "cow": 100.0, "cat": 50.0})
     paper, ignored = result.conventions["paper"], result.conventions["future_ignored"]
@@ -106,16 +112,39 @@ def test_hand_computed_step() -> None:
     assert result.recall_per_class == {"cow": Recall(100.0, 0.0), "cat": Recall(10.0, 10.0)}
     assert result.recall == Recall(55.0, 5.0)
     assert result.errors == {"cow": ClassErrors(0, 1, 0, 0), "cat": ClassErrors(0, 0, 0, 1)}
+    assert result.alpha == 0.8
     assert result.task_confusion == ((2, 0, 2), (0, 3, 0), (1, 0, 3))
+
+
+def test_a_model_without_proposals_has_every_score_but_theirs() -> None:
+    dataset = noisy_dataset(7)
+    plan = EvaluationPlan(dataset, scenario_of(dataset), 1, batch_size=2)
+    full, result = evaluate(red_channel_model, plan), evaluate(without_proposals, plan)
+    assert full.recall is not None and full.recall_per_class and full.errors
+    assert result == replace(full, recall=None, recall_per_class={}, errors={}, alpha=None)
+    assert result.recognises
+    assert result.summary("paper") == full.summary("paper").partition(";")[0]
+    assert result.scores("paper") == full.scores("paper")
+
+
+def test_proposals_for_some_images_only_are_refused() -> None:
+    dataset = noisy_dataset(2)
+
+    def sometimes(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
+        model = without_proposals if sizes[0] == dataset[0].semantic.shape else red_channel_model
+        return model(images, padding, sizes)
+
+    with pytest.raises(ValueError, match="proposes masks for 1 of 2 images"):
+        evaluate(sometimes, EvaluationPlan(dataset, scenario_of(dataset), 1))
 
 
 def test_a_class_not_learned_yet_counts_as_background() -> None:
     dataset = hand_made()
 
-    def only_cows(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Prediction]:
+    def only_cows(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
         return red_channel_model(images, padding, sizes, num_learned=1)
 
-    result = evaluate(only_cows, dataset, scenario_of(dataset), 0, CONFIG)
+    result = evaluate(only_cows, EvaluationPlan(dataset, scenario_of(dataset), 0))
     assert result.per_class == {"background": 100.0, "cow": 100.0}
     assert result.conventions["paper"].inc is None
     assert result.recall_per_class.keys() == result.errors.keys() == {"cow"}
@@ -124,8 +153,8 @@ def test_a_class_not_learned_yet_counts_as_background() -> None:
 def test_images_of_a_batch_score_as_images_alone() -> None:
     dataset = noisy_dataset(7)
     scenario = scenario_of(dataset)
-    alone = evaluate(red_channel_model, dataset, scenario, 1, CONFIG)
-    together = evaluate(red_channel_model, dataset, scenario, 1, BATCHES_OF_TWO)
+    alone = evaluate(red_channel_model, EvaluationPlan(dataset, scenario, 1))
+    together = evaluate(red_channel_model, EvaluationPlan(dataset, scenario, 1, batch_size=2))
     assert alone == together
     assert 20 < alone.conventions["paper"].all < 95  # the example is neither perfect nor hopeless
 
@@ -149,17 +178,27 @@ def test_recall_goes_by_objects_where_the_config_says_so() -> None:
     dataset = FakeDataset((sample_of(semantic, np.array([[1, 1, 0, 0, 0]]), "two", instances), *hand_made().samples))
     scenario = scenario_of(dataset)
     first = replace(dataset, samples=dataset.samples[:1])
-    by_object = RunConfig.model_validate({"data": {"workers": 0, "masks": "instance"}})
-    per_class = evaluate(red_channel_model, first, scenario, 0, CONFIG)
-    per_object = evaluate(red_channel_model, first, scenario, 0, by_object)
+    by_object = RunConfig.model_validate({"data": {"masks": "instance"}})
+    per_class = evaluate(red_channel_model, EvaluationPlan(first, scenario, 0))
+    per_object = evaluate(red_channel_model, EvaluationPlan.of(by_object, first, scenario, 0))
+    assert per_class.recall is not None and per_object.recall is not None
     assert per_class.recall.all == 10.0  # half of all cows: 0.5
     assert per_object.recall.all == 50.0  # one cow whole, the other not at all
+
+
+def test_a_plan_follows_the_configuration() -> None:
+    given = {"data": {"workers": 3, "masks": "instance"}, "evaluation": {"batch_size": 4}}
+    dataset = hand_made()
+    plan = EvaluationPlan.of(RunConfig.model_validate(given), dataset, scenario_of(dataset), 1)
+    assert (plan.workers, plan.masks, plan.batch_size, plan.unscored) == (3, "instance", 4, frozenset())
+    assert plan.tasks == [1, 1]
+    assert plan.class_names == ["cow", "cat", "dog"]
 
 
 def test_an_empty_dataset_is_a_users_error() -> None:
     dataset = FakeDataset(())
     with pytest.raises(UserError, match="validation set of 'fake' has no images"):
-        evaluate(red_channel_model, dataset, scenario_of(hand_made()), 0, CONFIG)
+        evaluate(red_channel_model, EvaluationPlan(dataset, scenario_of(hand_made()), 0))
 
 
 def results_with(result: StepResult) -> Results:
@@ -172,8 +211,12 @@ def evaluate_in_process(rank: int, world_size: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world_size)
     try:
         dataset = noisy_dataset(5)
-        result = evaluate(red_channel_model, dataset, scenario_of(dataset), 1, BATCHES_OF_TWO)
-        results_with(result).write(Path(folder) / f"{rank}.json")
+        plan = EvaluationPlan(dataset, scenario_of(dataset), 1, batch_size=2)
+        results_with(evaluate(red_channel_model, plan)).write(Path(folder) / f"{rank}.json")
+        results_with(evaluate(without_proposals, plan)).write(Path(folder) / f"{rank}-without.json")
+        # One image for two processes: the second sees none, and still knows that there are proposals.
+        first = EvaluationPlan(replace(dataset, samples=dataset.samples[:1]), plan.scenario, 1)
+        results_with(evaluate(red_channel_model, first)).write(Path(folder) / f"{rank}-first.json")
     finally:
         distributed.destroy_process_group()
 
@@ -182,6 +225,13 @@ def test_two_processes_with_a_partial_last_batch_give_the_result_of_one(tmp_path
     # Five images in batches of two: rank 0 gets 2 + 1 images, rank 1 gets 2 and is done one batch earlier.
     multiprocessing.spawn(evaluate_in_process, args=(2, str(tmp_path)), nprocs=2)
     dataset = noisy_dataset(5)
-    single = evaluate(red_channel_model, dataset, scenario_of(dataset), 1, BATCHES_OF_TWO)
+    plan = EvaluationPlan(dataset, scenario_of(dataset), 1, batch_size=2)
+    first = replace(plan, dataset=replace(dataset, samples=dataset.samples[:1]))
+    expected = {
+        "": evaluate(red_channel_model, plan),
+        "-without": evaluate(without_proposals, plan),
+        "-first": evaluate(red_channel_model, first),
+    }
     for rank in range(2):
-        assert json.loads((tmp_path / f"{rank}.json").read_text()) == results_with(single).as_json()
+        for name, single in expected.items():
+            assert json.loads((tmp_path / f"{rank}{name}.json").read_text()) == results_with(single).as_json()

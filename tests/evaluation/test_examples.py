@@ -1,19 +1,21 @@
 """Pictures for the report: which images are chosen, what is written, and that nothing else changes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from comastre.data.dataset import Sample
 from comastre.evaluation.examples import adopt_examples, choose_examples, record_examples
 from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.segmentation import Segmentation
 from comastre.stream.scenario import Scenario, build_scenario
 
 
@@ -81,7 +83,7 @@ def scenario() -> Scenario:
 def test_what_is_recorded(tmp_path: Path, model: Segmenter, scenario: Scenario) -> None:
     data: Any = Bars()
     before = torch.random.get_rng_state()
-    record_examples(model, tmp_path, data, scenario, 1)
+    record_examples(model.segment, tmp_path, data, scenario, 1)
     assert torch.equal(torch.random.get_rng_state(), before)
     folder = tmp_path / "examples"
     index = json.loads((folder / "index.json").read_text())
@@ -105,14 +107,16 @@ def test_what_is_recorded(tmp_path: Path, model: Segmenter, scenario: Scenario) 
     assert not list(folder.rglob("*.partial"))
 
 
-def test_predictions_are_the_models(
-    tmp_path: Path, model: Segmenter, scenario: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_are_the_models(tmp_path: Path, scenario: Scenario) -> None:
     found = torch.zeros(400, 500, dtype=torch.long)
     found[:, :250] = 1
-    monkeypatch.setattr("comastre.evaluation.examples.segment", lambda *_: [SimpleNamespace(label_map=found)])
+
+    def segment(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
+        assert (images.shape, padding, sizes) == ((1, 3, 400, 500), None, [(400, 500)])
+        return [Segmentation.of_labels(found)]
+
     data: Any = Bars()
-    record_examples(model, tmp_path, data, scenario, 0)
+    record_examples(segment, tmp_path, data, scenario, 0)
     with Image.open(tmp_path / "examples" / "step-00" / "00.png") as picture:
         assert np.array(picture)[:, :160].min() == 1 and np.array(picture)[:, 160:].max() == 0
 
@@ -121,8 +125,8 @@ def test_examples_of_a_base_run_stay_only_if_they_show_the_same_images(
     tmp_path: Path, model: Segmenter, scenario: Scenario
 ) -> None:
     data: Any = Bars()
-    record_examples(model, tmp_path / "base", data, scenario, 0)
-    record_examples(model, tmp_path / "base", data, scenario, 1)
+    record_examples(model.segment, tmp_path / "base", data, scenario, 0)
+    record_examples(model.segment, tmp_path / "base", data, scenario, 1)
     adopt_examples(tmp_path / "base", tmp_path / "new")
     adopt_examples(tmp_path / "nothing", tmp_path / "empty")
     assert not (tmp_path / "empty").exists()
@@ -132,8 +136,8 @@ def test_examples_of_a_base_run_stay_only_if_they_show_the_same_images(
         "step-00",
         "truth",
     ]
-    record_examples(model, tmp_path / "new", data, scenario, 1)
+    record_examples(model.segment, tmp_path / "new", data, scenario, 1)
     assert (tmp_path / "new" / "examples" / "step-00").is_dir()
     other = build_scenario(presence("1", "2"), 2, "1-1", "overlapped", class_order=(1, 2))
-    record_examples(model, tmp_path / "new", data, other, 1)
+    record_examples(model.segment, tmp_path / "new", data, other, 1)
     assert not (tmp_path / "new" / "examples" / "step-00").exists()

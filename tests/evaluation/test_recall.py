@@ -69,10 +69,10 @@ def random_image(
 
 
 def count(images: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> RecallCounter:
-    counter = RecallCounter(1, ALPHA)
+    counter = RecallCounter(1)
     for proposals, scores, truths in images:
         overlaps = mask_overlaps(torch.from_numpy(proposals), torch.from_numpy(truths))
-        counter.update(overlaps, scores, np.zeros(len(truths), dtype=np.int64))
+        counter.update(overlaps, scores, np.zeros(len(truths), dtype=np.int64), ALPHA)
     return counter
 
 
@@ -130,8 +130,8 @@ def test_of_equal_truths_the_last_is_taken_and_pycocotools_agrees() -> None:
 
 def test_hand_computed_recall_per_class() -> None:
     # One truth of class 0 covered at 0.72 by a confident proposal, one of class 1 at 1.0 by an unsure one; no class 2.
-    counter = RecallCounter(3, ALPHA)
-    counter.update(np.array([[0.72, 0.0], [0.0, 1.0]]), np.array([0.9, 0.8]), np.array([0, 1]))
+    counter = RecallCounter(3)
+    counter.update(np.array([[0.72, 0.0], [0.0, 1.0]]), np.array([0.9, 0.8]), np.array([0, 1]), ALPHA)
     overall, (first, second, third) = counter.reduce()
     assert (first.all, first.confident) == (50.0, 50.0)  # 0.50, 0.55, 0.60, 0.65, 0.70
     assert (second.all, second.confident) == (100.0, 0.0)  # s = alpha is not above alpha
@@ -140,13 +140,13 @@ def test_hand_computed_recall_per_class() -> None:
 
 
 def test_no_proposals_no_truths_and_zero_scores() -> None:
-    counter = RecallCounter(1, ALPHA)
-    counter.update(np.zeros((3, 0)), np.array([0.9, 0.5, 0.1]), np.zeros(0))
+    counter = RecallCounter(1)
+    counter.update(np.zeros((3, 0)), np.array([0.9, 0.5, 0.1]), np.zeros(0), ALPHA)
     assert math.isnan(counter.reduce()[0].all)
-    counter.update(np.zeros((0, 2)), np.zeros(0), np.array([0, 0]))
-    counter.update(np.array([[1.0], [1.0]]), np.array([0.0, 0.0]), np.array([0]))  # s > 0 leaves them out
+    counter.update(np.zeros((0, 2)), np.zeros(0), np.array([0, 0]), ALPHA)
+    counter.update(np.array([[1.0], [1.0]]), np.array([0.0, 0.0]), np.array([0]), ALPHA)  # s > 0 leaves them out
     assert counter.reduce()[0].all == 0.0
-    counter.update(np.array([[1.0]]), np.array([0.1]), np.array([0]))
+    counter.update(np.array([[1.0]]), np.array([0.1]), np.array([0]), ALPHA)
     assert counter.reduce()[0].all == 25.0
 
 

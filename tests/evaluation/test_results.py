@@ -23,6 +23,7 @@ FIRST = StepResult(
     recall=Recall(55.8, 48.8),
     recall_per_class={"disk": Recall(50.0, 40.0), "ring": Recall(61.0, 57.0)},
     errors={"disk": ClassErrors(1, 2, 3, 4), "ring": ClassErrors(0, 0, 0, 9)},
+    alpha=0.8,
     task_confusion=((90, 1), (2, 30)),
     seconds=120.5,
 )
@@ -44,6 +45,10 @@ EMPTY = Results(
     class_order=("disk", "ring", "star"),
 )
 RESULTS = EMPTY.add(FIRST).add(SECOND)
+WITHOUT_PROPOSALS = replace(
+    RESULTS,
+    steps=tuple(replace(step, recall=None, recall_per_class={}, errors={}, alpha=None) for step in RESULTS.steps),
+)
 
 
 def test_the_document_has_designs_keys_and_numbers() -> None:
@@ -56,7 +61,7 @@ def test_the_document_has_designs_keys_and_numbers() -> None:
     step = document["steps"][0]
     required_of_step = {"step", "new_classes", "images", "miou", "per_class", "recall", "seconds"}
     assert required_of_step <= step.keys()
-    assert step.keys() - required_of_step == {"recall_per_class", "errors", "task_confusion"}
+    assert step.keys() - required_of_step == {"recall_per_class", "errors", "alpha", "task_confusion"}
     assert step["miou"] == {"base": 60.0, "inc": None, "all": 62.0}
     assert step["per_class"] == {"background": 95.1, "disk": 60.0, "ring": None}
     assert step["recall"] == {"all": 55.8, "confident": 48.8}
@@ -77,13 +82,30 @@ def test_headline_numbers_follow_the_named_convention() -> None:
 
 
 @pytest.mark.parametrize(
-    "results", [RESULTS, EMPTY, replace(RESULTS, tradition="partition", convention="no_background")]
+    "results",
+    [RESULTS, EMPTY, WITHOUT_PROPOSALS, replace(RESULTS, tradition="partition", convention="no_background")],
 )
 def test_round_trip(results: Results, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     results.write(path)
     assert Results.load(path) == results
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_without_proposals_there_is_null_and_nothing_else_changes() -> None:
+    ours, theirs = WITHOUT_PROPOSALS.as_json(), RESULTS.as_json()
+    for step in ours["steps"]:
+        assert (step["recall"], step["alpha"], step["recall_per_class"], step["errors"]) == (None, None, {}, {})
+    lacking = {"recall": None, "alpha": None, "recall_per_class": {}, "errors": {}}
+    assert ours == {**theirs, "steps": [{**step, **lacking} for step in theirs["steps"]]}
+
+
+def test_files_written_before_alpha_was_recorded_still_load() -> None:
+    document = RESULTS.as_json()
+    for step in document["steps"]:
+        del step["alpha"]
+    loaded = Results.from_json(document)
+    assert loaded.steps == tuple(replace(step, alpha=None) for step in RESULTS.steps)
 
 
 def test_nan_becomes_null_and_comes_back(tmp_path: Path) -> None:
@@ -98,7 +120,7 @@ def test_nan_becomes_null_and_comes_back(tmp_path: Path) -> None:
     assert document["steps"][0]["miou"] == {"base": None, "inc": None, "all": None}
     loaded = Results.load(path)
     assert math.isnan(loaded.steps[0].conventions["paper"].all)
-    assert math.isnan(loaded.steps[0].recall.confident)
+    assert loaded.steps[0].recall is not None and math.isnan(loaded.steps[0].recall.confident)
     assert loaded.steps[0].conventions["paper"].inc is None
 
 

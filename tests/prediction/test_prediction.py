@@ -13,11 +13,15 @@ from PIL import Image
 
 from comastre.class_table import class_table
 from comastre.errors import UserError
-from comastre.methods.comastre.inference import Segment, Segmentation
 from comastre.prediction.pictures import OKABE_ITO, distinct_colours, draw_overlay, label_picture
-from comastre.prediction.result import Prediction, box_of
+from comastre.prediction.result import Prediction
+from comastre.segmentation import ProposedMasks, Segment, Segmentation
 
 CLASSES = class_table(["disk", "star", "ring"], [2, 1], [(0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 0, 255)])
+
+
+def proposed(height: int = 20, width: int = 30) -> ProposedMasks:
+    return ProposedMasks(torch.ones(5), torch.ones(5, 3), 0.8, torch.zeros(5, 5, 8), (height, width))
 
 
 def prediction(height: int = 20, width: int = 30) -> Prediction:
@@ -26,17 +30,15 @@ def prediction(height: int = 20, width: int = 30) -> Prediction:
     segment_map[2:6, 3:8] = 1
     segment_map[10:, 20:] = 2
     labels = torch.tensor([0, 3, 1])[segment_map]
-    segments = (Segment(4, 2, 0.75, 20), Segment(1, 0, 0.5, int((segment_map == 2).sum())))
-    found = Segmentation(
-        labels, segment_map, segments, torch.ones(5), torch.ones(5, 3), torch.zeros(5, 5, 8), mask_threshold=0.5
-    )
+    ring = Segment(3, 0.75, 20, 1, segment_map, query=4)
+    disk = Segment(1, 0.5, int((segment_map == 2).sum()), 2, segment_map, query=1)
+    found = Segmentation(labels, segment_map, (ring, disk), proposed(height, width))
     return Prediction(found, CLASSES, np.full((height, width, 3), 128, np.uint8), "photo.jpg")
 
 
 def empty() -> Prediction:
     nothing = torch.zeros(20, 30, dtype=torch.long)
-    found = Segmentation(nothing, nothing, (), torch.ones(5), torch.ones(5, 3), torch.zeros(5, 5, 8), 0.5)
-    return Prediction(found, CLASSES, np.zeros((20, 30, 3), np.uint8))
+    return Prediction(Segmentation(nothing, nothing, (), proposed()), CLASSES, np.zeros((20, 30, 3), np.uint8))
 
 
 def decoded(runs: dict) -> np.ndarray:
@@ -59,10 +61,6 @@ def test_segments_have_names_boxes_and_masks() -> None:
 def test_run_lengths_are_what_pycocotools_reads_back() -> None:
     for segment in prediction().segments:
         assert np.array_equal(decoded(segment.rle), segment.mask)
-
-
-def test_an_empty_mask_has_an_empty_box() -> None:
-    assert box_of(np.zeros((4, 5), bool)) == (0, 0, 0, 0)
 
 
 def test_saved_files_hold_labels_overlay_and_segments(tmp_path: Path) -> None:

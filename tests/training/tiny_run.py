@@ -24,8 +24,9 @@ from torch.utils.tensorboard import SummaryWriter  # noqa: F401 (imported before
 
 from comastre.config.run import RunConfig
 from comastre.data.dataset import Sample
-from comastre.evaluation.evaluate import Prediction, evaluate
+from comastre.evaluation.evaluate import EvaluationPlan, evaluate
 from comastre.evaluation.results import Results, StepResult
+from comastre.segmentation import ProposedMasks, Segmentation
 from comastre.stream.loading import training_batches
 from comastre.stream.scenario import Scenario, Task, build_scenario
 from comastre.training import checkpoint
@@ -167,20 +168,18 @@ def tiny_scenario(config: RunConfig, training_set: TinyData) -> Scenario:
     return build_scenario(training_set.presence(), NUM_CLASSES, config.continual.setting, config.continual.protocol)
 
 
-def tiny_evaluate(
-    model: TinyModel, data: Any, scenario: Scenario, step: int, config: RunConfig, device: Any, seconds: float
-) -> StepResult:
-    def predict(images: Tensor, padding: Any, sizes: Sequence[tuple[int, int]]) -> list[Prediction]:
+def tiny_evaluate(model: TinyModel, plan: EvaluationPlan, device: Any) -> StepResult:
+    def segment(images: Tensor, padding: Any, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
         maps = nn.functional.interpolate(model.maps(images), scale_factor=4).sigmoid()  # (B, C, H, W)
-        predictions = []
+        found = []
         for image in maps:
             best = image.max(dim=0)
             label_map = torch.where(best.values > 0.5, best.indices + 1, 0)
-            classes = torch.arange(len(image))
-            predictions.append(Prediction(label_map, image > 0.5, image.amax(dim=(1, 2)), classes))
-        return predictions
+            proposals = ProposedMasks(image.amax(dim=(1, 2)), torch.eye(len(image)), 0.8, image.logit(), (SIDE, SIDE))
+            found.append(replace(Segmentation.of_labels(label_map), proposals=proposals))
+        return found
 
-    return evaluate(predict, data, scenario, step, config, device=device, seconds=seconds)
+    return evaluate(segment, plan, device)
 
 
 def tiny_save(

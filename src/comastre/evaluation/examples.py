@@ -24,8 +24,7 @@ from PIL import Image
 
 from comastre.data.dataset import IGNORE, SegmentationDataset
 from comastre.files import write_whole
-from comastre.methods.comastre.inference import segment
-from comastre.methods.comastre.segmenter import Segmenter
+from comastre.segmentation import SegmentImages
 from comastre.stream.scenario import Scenario
 
 FOLDER = "examples"
@@ -71,14 +70,14 @@ def choose_examples(
 
 
 def record_examples(
-    model: Segmenter,
+    segment: SegmentImages,
     run: Path,
     dataset: SegmentationDataset,
     scenario: Scenario,
     step: int,
     device: torch.device | str = "cpu",
 ) -> None:
-    """Write what the model, in eval mode, sees in the example images after `step`; draws no random numbers."""
+    """Write what a model, in eval mode, sees in the example images after `step`; draws no random numbers."""
     folder = run / FOLDER
     chosen = choose_examples(dataset.presence(), scenario.class_order)
     lookup = scenario.evaluation_lookup(len(scenario.tasks) - 1)
@@ -94,7 +93,7 @@ def record_examples(
         sample = dataset[index]
         pixels = torch.from_numpy(np.array(sample.image)).permute(2, 0, 1)
         with torch.no_grad():
-            (found,) = segment(model, pixels[None].to(device))
+            (found,) = segment(pixels[None].to(device), None, [sample.image.shape[:2]])
         size = _small(sample.image.shape[:2])
         truth = lookup[sample.semantic]  # (H, W)
         photograph = folder / "image" / f"{number:02d}.jpg"

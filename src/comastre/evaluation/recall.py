@@ -64,20 +64,19 @@ class Recall:
 class RecallCounter:
     """Matched and true masks per class, image after image."""
 
-    def __init__(self, num_classes: int, alpha: float, device: torch.device | str = "cpu") -> None:
-        self.alpha = alpha
+    def __init__(self, num_classes: int, device: torch.device | str = "cpu") -> None:
         self._true = torch.zeros(num_classes, dtype=torch.int64)
         self._matched = torch.zeros(2, num_classes, dtype=torch.int64)  # all, confident; summed over thresholds
         self._device = device
 
-    def update(self, overlaps: np.ndarray, objectness: np.ndarray, truth_classes: np.ndarray) -> None:
+    def update(self, overlaps: np.ndarray, objectness: np.ndarray, truth_classes: np.ndarray, alpha: float) -> None:
         """Add one image: `mask_overlaps` (N, G), scores (N,) and the classes (G,) of the true masks."""
         proposed = objectness > 0
         scores = objectness[proposed]
         matched = match_greedily(overlaps[proposed], scores)  # (10, G)
         # Matching goes by score, so what is matched at s > alpha doesn't depend on the proposals below it.
         found = matched >= 0
-        confident = found & (np.append(scores, 0.0)[matched] > self.alpha)  # index -1 reads the appended 0
+        confident = found & (np.append(scores, 0.0)[matched] > alpha)  # index -1 reads the appended 0
         classes = torch.from_numpy(truth_classes.astype(np.int64))
         self._true.index_add_(0, classes, torch.ones_like(classes))
         for row, hits in enumerate((found, confident)):

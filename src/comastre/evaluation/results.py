@@ -42,9 +42,12 @@ class StepResult:
     """Scores under every convention."""
     per_class: Mapping[str, float | None]
     """IoU of background and of every class learned so far, with future classes as background."""
-    recall: Recall
+    recall: Recall | None
+    """Of true masks by proposals; None of a model that proposes no masks, which has no errors split by them either."""
     recall_per_class: Mapping[str, Recall] = field(default_factory=dict)
     errors: Mapping[str, ClassErrors] = field(default_factory=dict)
+    alpha: float | None = None
+    """Objectness above which proposals are recognised; None without proposals, and in files of earlier versions."""
     task_confusion: tuple[tuple[int, ...], ...] = ()
     """Pixels by true (row) and predicted (column) task, background first."""
     seconds: float = 0.0
@@ -57,18 +60,21 @@ class StepResult:
 
     def scores(self, convention: str) -> dict[str, float | None]:
         """The headline numbers: mIoU under a convention, or recall where nothing is recognised."""
-        if self.recognises:
+        if self.recognises or self.recall is None:
             return asdict(self.conventions[convention])
         return {"recall": self.recall.all, "confident_recall": self.recall.confident}
 
     def summary(self, convention: str) -> str:
         """One line for the screen."""
-        recall = f"recall of masks {_shown(self.recall.all)}, by confident proposals {_shown(self.recall.confident)}"
-        if not self.recognises:
-            return recall
-        miou = self.conventions[convention]
-        inc = "" if miou.inc is None else f"new {_shown(miou.inc)}, "
-        return f"mIoU base {_shown(miou.base)}, {inc}all {_shown(miou.all)}; {recall}"
+        parts = []
+        if self.recognises:
+            miou = self.conventions[convention]
+            inc = "" if miou.inc is None else f"new {_shown(miou.inc)}, "
+            parts.append(f"mIoU base {_shown(miou.base)}, {inc}all {_shown(miou.all)}")
+        if self.recall is not None:
+            confident = f"by confident proposals {_shown(self.recall.confident)}"
+            parts.append(f"recall of masks {_shown(self.recall.all)}, {confident}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -147,9 +153,10 @@ class Results:
             "images": step.images,
             "miou": asdict(step.conventions[self.convention]),
             "per_class": dict(step.per_class),
-            "recall": asdict(step.recall),
+            "recall": None if step.recall is None else asdict(step.recall),
             "recall_per_class": {name: asdict(recall) for name, recall in step.recall_per_class.items()},
             "errors": {name: asdict(errors) for name, errors in step.errors.items()},
+            "alpha": step.alpha,
             "task_confusion": [list(row) for row in step.task_confusion],
             "seconds": step.seconds,
         }
@@ -212,7 +219,8 @@ def _step_with_conventions(document: dict[str, Any], position: int) -> dict[str,
         for name, scores in document["conventions"].items()
     }
     per_class = {name: _nan_for_null(recall) for name, recall in step.get("recall_per_class", {}).items()}
-    return {**step, "conventions": conventions, "recall": _nan_for_null(step["recall"]), "recall_per_class": per_class}
+    recall = None if step["recall"] is None else _nan_for_null(step["recall"])
+    return {**step, "conventions": conventions, "recall": recall, "recall_per_class": per_class}
 
 
 def _nan_for_null(numbers: dict[str, Any], keys: tuple[str, ...] = ("all", "confident")) -> dict[str, Any]:

@@ -13,19 +13,17 @@ from rich.console import Console
 from torch import Tensor, device
 
 from comastre.class_table import ClassTable
-from comastre.config.run import DataConfig, EvaluationConfig, RunConfig
 from comastre.data.class_mapping import ClassMap, ClassMapping, map_classes
 from comastre.data.relabel import relabel
 from comastre.data.sources import DataSource, Split, open_split, split_for_scoring
 from comastre.errors import UserError
-from comastre.evaluation.evaluate import Prediction, evaluate
+from comastre.evaluation.evaluate import EvaluationPlan, evaluate
 from comastre.evaluation.image_progress import ImageProgress
-from comastre.evaluation.model import as_prediction
+from comastre.evaluation.model import EvaluatedModel
 from comastre.evaluation.results import BACKGROUND, StepResult, without_nan
 from comastre.evaluation.scores import PAPER
 from comastre.files import write_whole
-from comastre.methods.comastre.inference import segment
-from comastre.methods.comastre.segmenter import Segmenter
+from comastre.segmentation import Segmentation, Size
 from comastre.stream.scenario import Scenario, Task
 
 VERSION = 1
@@ -35,7 +33,7 @@ class LoadedModel(Protocol):
     """A model with its classes, such as `comastre.load` gives."""
 
     @property
-    def segmenter(self) -> Segmenter: ...
+    def segmenter(self) -> EvaluatedModel: ...
     @property
     def classes(self) -> ClassTable: ...
     @property
@@ -67,7 +65,6 @@ class Scores:
     images: int
     background: str
     """What label 0 of the data is."""
-    alpha: float
 
     def as_json(self) -> dict[str, Any]:
         """The document of --out: percentages, null where nothing can be scored."""
@@ -82,11 +79,11 @@ class Scores:
             "miou": asdict(result.conventions[PAPER]),
             "conventions": {name: asdict(score) for name, score in result.conventions.items()},
             "per_class": dict(result.per_class),
-            "recall": asdict(result.recall),
+            "recall": None if result.recall is None else asdict(result.recall),
             "recall_per_class": {name: asdict(recall) for name, recall in result.recall_per_class.items()},
             "errors": {name: asdict(errors) for name, errors in result.errors.items()},
             "task_confusion": [list(row) for row in result.task_confusion],
-            "alpha": self.alpha,
+            "alpha": result.alpha,
             "map": dict(mapping.same),
             "not_in_the_data": list(mapping.missing),
             "not_known_to_the_model": list(mapping.unknown),
@@ -121,29 +118,25 @@ def score(
     names = (*model.classes.names, "not known to the model")
     scored = relabel(dataset, mapping.labels, names, (*model.classes.colours, (128, 128, 128)))
     scenario = _as_learned(model.classes.tasks, bool(mapping.unknown))
-    config = RunConfig(
-        data=DataConfig(masks=options.masks, workers=options.workers),
-        evaluation=EvaluationConfig(batch_size=options.batch_size),
+    plan = EvaluationPlan(
+        scored,
+        scenario,
+        len(model.classes.tasks) - 1,
+        options.batch_size,
+        options.masks,
+        options.workers,
+        mapping.unscored(model.classes.names),
     )
-    alpha = model.segmenter.config.inference.alpha
     began = time.perf_counter()
     with ImageProgress("scoring", len(dataset), console) as progress:
 
-        def predict(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Prediction]:
-            found = [as_prediction(each, alpha) for each in segment(model.segmenter, images, padding, sizes)]
+        def segment(images: Tensor, padding: Tensor | None, sizes: Sequence[Size]) -> Sequence[Segmentation]:
+            found = model.segmenter.segment(images, padding, sizes)
             progress.advance(len(found))
             return found
 
         model.segmenter.eval()
-        result = evaluate(
-            predict,
-            scored,
-            scenario,
-            len(model.classes.tasks) - 1,
-            config,
-            device=model.device,
-            unscored=mapping.unscored(model.classes.names),
-        )
+        result = evaluate(segment, plan, model.device)
     tasks = tuple(
         tuple(record.name for record in model.classes.classes if record.task == step)
         for step in range(len(model.classes.tasks))
@@ -156,7 +149,6 @@ def score(
         split,
         len(dataset),
         BACKGROUND if dataset.has_background else "void",
-        alpha,
     )
 
 

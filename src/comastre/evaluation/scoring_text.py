@@ -66,6 +66,10 @@ def _conventions(scores: Scores) -> str:
 def _classes(scores: Scores) -> str:
     result = scores.result
     steps = {name: step for step, names in enumerate(scores.tasks) for name in names}
+    if result.recall is None:
+        plain = [["class", "step", "IoU"]]
+        plain += [[name, str(steps.get(name, "-")), _number(iou)] for name, iou in result.per_class.items()]
+        return _aligned(plain, numbers=range(1, 3))
     rows = [["class", "step", "IoU", "recall", "confident", *_MASKS]]
     for name, iou in result.per_class.items():
         row = [name, str(steps.get(name, "-")), _number(iou)]
@@ -81,12 +85,15 @@ def _classes(scores: Scores) -> str:
 
 
 def _legend(scores: Scores) -> str:
+    alpha = scores.result.alpha
+    if alpha is None:
+        return "the model labels pixels and proposes no masks: there is no recall and no count of missed masks"
     return table(
         [
             ("recall", "of true masks by proposals of any class, mean over IoU thresholds 0.50 to 0.95, in %"),
-            ("confident", f"the same for proposals with objectness above {scores.alpha:g}, which are recognised"),
+            ("confident", f"the same for proposals with objectness above {alpha:g}, which are recognised"),
             ("missed", "true masks that no proposal covers (IoU 0.5)"),
-            ("unsure", f"covered, but with objectness of {scores.alpha:g} or less"),
+            ("unsure", f"covered, but with objectness of {alpha:g} or less"),
             ("confused", "covered, but taken for another class"),
             ("right", "covered and recognised"),
         ],

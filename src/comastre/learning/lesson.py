@@ -105,10 +105,11 @@ class Lesson:
     def evaluate(self, learned: LearnedStep) -> StepResult:
         """Scores of the classes that the data labels; others can't be told from background there."""
         if len(learned.prepared.validation_set) == 0:
-            return self.unscored(learned.prepared.scenario, learned.task.step, learned.seconds)
+            nothing = self.unscored(learned.prepared.scenario, learned.task.step)
+            return replace(nothing, seconds=learned.seconds)
         return keep_scores(evaluate_step(learned), self.scored, self.roles)
 
-    def unscored(self, scenario: Scenario, step: int, seconds: float = 0.0) -> StepResult:
+    def unscored(self, scenario: Scenario, step: int) -> StepResult:
         """A step of which nothing is measured."""
         task = scenario.tasks[step]
         names = [self.roles.names[label - 1] for label in (*task.old_classes, *task.new_classes)]
@@ -119,7 +120,6 @@ class Lesson:
             conventions={},
             per_class=dict.fromkeys(["background", *names]),
             recall=Recall(math.nan, math.nan),
-            seconds=seconds,
         )
         return keep_scores(result, frozenset(), self.roles)
 

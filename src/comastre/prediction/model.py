@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from comastre.bundle import hub, store
 from comastre.class_table import ClassTable, Colour
 from comastre.data.images import read_image
 from comastre.errors import UserError
-from comastre.methods.comastre.inference import segment
 from comastre.prediction.result import Prediction
 
 ImageLike = Image.Image | np.ndarray | str | Path
@@ -130,23 +129,11 @@ class Model:
             size = max(1, round(height * factor)), max(1, round(width * factor))
             seen = F.interpolate(pixels, size=size, mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
         self.segmenter.eval()
-        found = segment(self.segmenter, seen.to(self.device), original_sizes=[(height, width)] * len(batch))
+        found = self.segmenter.segment(seen.to(self.device), original_sizes=[(height, width)] * len(batch))
         pictures = (pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()  # (B, H, W, 3)
         # Results wait on the host: kept in a list, they would fill a GPU.
         return [
-            Prediction(
-                replace(
-                    each,
-                    label_map=each.label_map.cpu(),
-                    segment_map=each.segment_map.cpu(),
-                    objectness=each.objectness.cpu(),
-                    class_scores=each.class_scores.cpu(),
-                    mask_logits=each.mask_logits.cpu(),
-                ),
-                self.classes,
-                picture,
-                source.file,
-            )
+            Prediction(each.cpu(), self.classes, picture, source.file)
             for each, picture, source in zip(found, pictures, batch, strict=True)
         ]
 

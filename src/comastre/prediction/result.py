@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -16,61 +15,14 @@ from PIL import Image
 from comastre.class_table import ClassTable
 from comastre.errors import UserError
 from comastre.files import write_whole
-from comastre.methods.comastre.inference import Segmentation
 from comastre.prediction.pictures import draw_overlay, label_picture
+from comastre.segmentation import ProposedMasks, Segment, Segmentation
 
 if TYPE_CHECKING:
     import supervision
 
-Box = tuple[int, int, int, int]
 LABELS, OVERLAY, SEGMENTS = ".labels.png", ".overlay.jpg", ".segments.json"
 SUFFIXES = (LABELS, OVERLAY, SEGMENTS)
-
-
-@dataclass(frozen=True, eq=False)
-class PredictedSegment:
-    """One recognised object or region."""
-
-    name: str
-    """Name of its class."""
-    label: int
-    """Value of its class in the label map; COCO's category id."""
-    score: float
-    """Objectness times class probability, 0..1."""
-    area: int
-    """Pixels."""
-    box: Box
-    """x, y, width and height in pixels, as COCO counts them."""
-    query: int
-    """Which proposal it comes from."""
-    mask: np.ndarray = field(repr=False)
-    """(H, W) bool."""
-
-    @property
-    def class_index(self) -> int:
-        """Class in learning order, 0-based without background."""
-        return self.label - 1
-
-    @property
-    def rle(self) -> dict[str, Any]:
-        """The mask as COCO's compressed run lengths: {"size": [H, W], "counts": text}."""
-        from pycocotools import mask as run_length
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # between pycocotools and numpy
-            runs = run_length.encode(np.asfortranarray(self.mask, dtype=np.uint8))
-        return {"size": [int(side) for side in runs["size"]], "counts": runs["counts"].decode("ascii")}
-
-    def as_json(self) -> dict[str, Any]:
-        """Class and score, and area, box and mask under COCO's names."""
-        return {
-            "class": self.name,
-            "category_id": self.label,
-            "score": round(self.score, 6),
-            "area": self.area,
-            "bbox": list(self.box),
-            "segmentation": self.rle,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,30 +60,33 @@ class Prediction:
         return self.segmentation.segment_map.cpu().numpy()
 
     @cached_property
-    def segments(self) -> tuple[PredictedSegment, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         """The recognised regions, each with class, score, box and mask."""
-        numbers = self.segment_map
-        found = []
-        for number, each in enumerate(self.segmentation.segments, start=1):
-            mask = numbers == number
-            name, label = self.classes.names[each.class_index], each.class_index + 1
-            found.append(PredictedSegment(name, label, each.score, each.area, box_of(mask), each.query, mask))
-        return tuple(found)
+        return tuple(replace(each, name=self.class_names[each.label]) for each in self.segmentation.segments)
 
     @property
     def class_scores(self) -> np.ndarray:
         """(N, C) class probabilities of every proposal; zero rows where objectness is at or below alpha."""
-        return self.segmentation.class_scores.cpu().numpy()
+        return self._proposed("class_scores").class_scores.cpu().numpy()
 
     @property
     def objectness(self) -> np.ndarray:
         """(N,) objectness of every proposal."""
-        return self.segmentation.objectness.cpu().numpy()
+        return self._proposed("objectness").objectness.cpu().numpy()
 
     @property
     def proposals(self) -> np.ndarray:
         """(N, H, W) bool: the mask of every proposal, recognised or not."""
-        return self.segmentation.proposal_masks().cpu().numpy()
+        return self._proposed("proposals").masks().cpu().numpy()
+
+    def _proposed(self, wanted: str) -> ProposedMasks:
+        found = self.segmentation.proposals
+        if found is None:
+            raise UserError(
+                f"this model labels pixels and proposes no masks, so a prediction has no {wanted}: "
+                "use label_map or segments"
+            )
+        return found
 
     def plot(self) -> Image.Image:
         """The image with outlined, numbered segments and a legend of classes and scores; notebooks show it.
@@ -206,19 +161,6 @@ def result_files(path: Path) -> tuple[Path, Path, Path]:
     """Where the label map, the overlay and the segments of a result called `path` go."""
     labels, overlay, segments = (path.with_name(path.name + suffix) for suffix in SUFFIXES)
     return labels, overlay, segments
-
-
-def box_of(mask: np.ndarray) -> Box:
-    """x, y, width and height of the pixels of a mask (H, W); zeros where it is empty."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not len(rows):
-        return 0, 0, 0, 0
-    return (
-        int(columns[0]),
-        int(rows[0]),
-        int(columns[-1] - columns[0]) + 1,
-        int(rows[-1] - rows[0]) + 1,
-    )
 
 
 def _encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:

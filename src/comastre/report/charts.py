@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from comastre.report.gather import LossCurve
 from comastre.report.groups import Group
-from comastre.report.numbers import ceiling, known, results_of, scores
+from comastre.report.numbers import ceiling, known, proposing, results_of, scores
 from comastre.report.paper import Reference
 from comastre.report.sentences import number
 from comastre.report.svg import Chart, Level, Line, Mark, percent_axis, round_axis
@@ -55,10 +55,15 @@ def score_charts(group: Group, convention: str, paper: Reference | None) -> list
 
 
 def recall_charts(group: Group) -> list[Chart]:
-    """Average recall of proposals at s > 0 and at s > alpha over the steps."""
-    steps = max((len(results_of(entry).steps) for entry in group.scored), default=0)
+    """Average recall of proposals at s > 0 and at s > alpha over the steps; none where no run proposes masks."""
+    entries = proposing(group)
+    if not entries:
+        return []
+    steps = max(len(results_of(entry).steps) for entry in entries)
     # Of all proposals it is never less than of the confident ones.
-    y_range, y_ticks = percent_axis([step.recall.all for entry in group.scored for step in results_of(entry).steps])
+    y_range, y_ticks = percent_axis(
+        [step.recall.all for entry in entries for step in results_of(entry).steps if step.recall is not None]
+    )
     charts = []
     for name, title in (
         ("all", "Recall of all proposals (s > 0)"),
@@ -68,9 +73,9 @@ def recall_charts(group: Group) -> list[Chart]:
             Line(
                 entry.label,
                 entry.place,
-                tuple((step.step + 1.0, known(getattr(step.recall, name))) for step in results_of(entry).steps),
+                tuple((step.step + 1.0, known(getattr(step.recall, name, None))) for step in results_of(entry).steps),
             )
-            for entry in group.scored
+            for entry in entries
         )
         ticks = step_ticks(steps)
         charts.append(Chart(title, lines, ticks, y_range, y_ticks, "step", tips=step_tips(title, lines, [], {}, ticks)))

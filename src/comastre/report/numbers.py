@@ -160,6 +160,16 @@ def exchange(step: StepResult) -> Exchange | None:
 # --- objectness or recognition ---------------------------------------------------------------------------------------
 
 
+def proposing(group: Group) -> tuple[Entry, ...]:
+    """The runs of the stream whose models propose masks, so that there is recall."""
+    return tuple(entry for entry in group.scored if results_of(entry).steps[-1].recall is not None)
+
+
+def not_proposing(group: Group) -> tuple[Entry, ...]:
+    """The runs of the stream whose models label pixels at once."""
+    return tuple(entry for entry in group.scored if results_of(entry).steps[-1].recall is None)
+
+
 def add_errors(errors: Iterable[ClassErrors]) -> dict[str, int]:
     """Counts by kind, summed over classes."""
     found = list(errors)

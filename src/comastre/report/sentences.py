@@ -29,11 +29,7 @@ def headline(group: Group, convention: str) -> list[str]:
         found, share = scores(entry, convention), kept(entry, convention)
         first, last = found[0], found[-1]
         if entry.run.proposes_only:
-            recall = results_of(entry).steps[-1].recall
-            said.append(
-                f"{_start(entry)} learns to propose masks, not classes: its average recall is {number(recall.all)} %, "
-                f"and {number(recall.confident)} % with confident proposals alone."
-            )
+            said.append(_recall_words(entry))
         elif entry.run.is_joint:
             said.append(f"{_start(entry)} learned all classes at once: {number(last.all)} mIoU.")
         elif len(found) == 1:
@@ -55,6 +51,16 @@ def headline(group: Group, convention: str) -> list[str]:
             f"{number(best.inc)} on the later ones and {number(best.all)} on all."
         )
     return said
+
+
+def _recall_words(entry: Entry) -> str:
+    recall = results_of(entry).steps[-1].recall
+    if recall is None:
+        return f"{_start(entry)} neither recognises classes nor proposes masks: nothing was scored."
+    return (
+        f"{_start(entry)} learns to propose masks, not classes: its average recall is {number(recall.all)} %, "
+        f"and {number(recall.confident)} % with confident proposals alone."
+    )
 
 
 def forgetting_words(entry: Entry) -> str:
@@ -81,6 +87,14 @@ def exchange_words(entry: Entry) -> str:
     )
 
 
+def no_proposals_words(entry: Entry) -> str:
+    """Why there is nothing to say of proposals."""
+    return (
+        f"{_start(entry)} labels pixels and proposes no masks: "
+        "there is no recall and no split into objectness and recognition."
+    )
+
+
 def verdict(entry: Entry) -> str:
     """Was it objectness or recognition that failed on the base classes."""
     results = results_of(entry)
@@ -96,7 +110,7 @@ def verdict(entry: Entry) -> str:
     if not missed:
         return f"{words}."
     objectness, recognition = now["not_proposed"] + now["below_alpha"], now["wrong_class"]
-    alpha = entry.run.setting("model", "inference", {}).get("alpha", 0.8)
+    alpha = _alpha(entry)
     words += (
         f". Of the {missed} it misses, {now['not_proposed']} are not proposed, {now['below_alpha']} are proposed with "
         f"an objectness of at most {alpha:g}, and {now['wrong_class']} get another class: "
@@ -104,6 +118,12 @@ def verdict(entry: Entry) -> str:
     if objectness >= 2 * recognition:
         return words + "mostly objectness."
     return words + ("mostly recognition." if recognition >= 2 * objectness else "both objectness and recognition.")
+
+
+def _alpha(entry: Entry) -> float:
+    """Objectness above which proposals are recognised; runs of earlier versions have it in their settings alone."""
+    recorded = results_of(entry).steps[-1].alpha
+    return recorded if recorded is not None else entry.run.setting("model", "inference", {}).get("alpha", 0.8)
 
 
 def state_words(run: Run) -> str:

@@ -10,7 +10,17 @@ from pathlib import Path
 
 from comastre.files import write_whole
 from comastre.report.groups import Group
-from comastre.report.numbers import ERROR_KINDS, average, ceiling, class_rows, known, results_of, scores
+from comastre.report.numbers import (
+    ERROR_KINDS,
+    average,
+    ceiling,
+    class_rows,
+    known,
+    not_proposing,
+    proposing,
+    results_of,
+    scores,
+)
 from comastre.report.paper import reference
 
 Cell = str | float | None
@@ -56,15 +66,15 @@ def write_tables(groups: Sequence[Group], convention: str, folder: Path) -> list
 
 
 def tables_of(group: Group, convention: str) -> list[Table]:
-    """Scores, classes, errors and recall of one group; none before a step is finished."""
+    """Scores, classes, errors and recall of one group, the last two where masks are proposed; none before a step is
+    finished.
+    """
     if not group.scored:
         return []
-    return [
-        _score_table(group, convention),
-        _class_table(group),
-        _error_table(group),
-        _recall_table(group),
-    ]
+    tables = [_score_table(group, convention), _class_table(group)]
+    if proposing(group):
+        tables += [_error_table(group), _recall_table(group)]
+    return tables
 
 
 def _score_table(group: Group, convention: str) -> Table:
@@ -114,17 +124,25 @@ def _error_table(group: Group) -> Table:
             for name, errors in step.errors.items():
                 rows.append((entry.label, step.step + 1, name, *(getattr(errors, kind) for kind in ERROR_KINDS)))
     columns = ("run", "step", "class", *(kind.replace("_", " ") for kind in ERROR_KINDS))
-    return Table("errors", f"Where true masks were lost, {group.title}", columns, tuple(rows))
+    title = f"Where true masks were lost, {group.title}{_without_proposals(group)}"
+    return Table("errors", title, columns, tuple(rows))
 
 
 def _recall_table(group: Group) -> Table:
     rows = [
         (entry.label, step.step + 1, step.recall.all, step.recall.confident)
-        for entry in group.scored
+        for entry in proposing(group)
         for step in results_of(entry).steps
+        if step.recall is not None
     ]
-    title = f"Average recall of proposals in percent, {group.title}"
+    title = f"Average recall of proposals in percent, {group.title}{_without_proposals(group)}"
     return Table("recall", title, ("run", "step", "s > 0", "s > α"), tuple(rows))
+
+
+def _without_proposals(group: Group) -> str:
+    """Which runs a table of proposals lacks, as the end of its title."""
+    lacking = not_proposing(group)
+    return f"; without {', '.join(entry.label for entry in lacking)}: no masks are proposed" if lacking else ""
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------

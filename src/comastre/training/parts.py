@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from comastre.class_table import LineageStep, class_table
 from comastre.config.recipe import recipe_of
 from comastre.config.run import RunConfig
 from comastre.data.dataset import SegmentationDataset
+from comastre.evaluation.evaluate import EvaluationPlan
 from comastre.evaluation.results import Results, StepResult
 from comastre.methods.build import build_method, setup_of
 from comastre.methods.protocol import Method
@@ -48,6 +49,11 @@ class LearnedStep:
     device: torch.device
     seconds: float = 0.0
     """Of training."""
+
+    @property
+    def plan(self) -> EvaluationPlan:
+        """What it is scored on."""
+        return EvaluationPlan.of(self.config, self.prepared.validation_set, self.prepared.scenario, self.task.step)
 
 
 def load_model(folder: Path) -> Any:
@@ -110,24 +116,18 @@ def evaluate_step(learned: LearnedStep) -> StepResult:
     """Scores on the validation set."""
     from comastre.evaluation.model import evaluate_model
 
-    return evaluate_model(
-        learned.model,
-        learned.prepared.validation_set,
-        learned.prepared.scenario,
-        learned.task.step,
-        learned.config,
-        learned.device,
-        learned.seconds,
-    )
+    recognises = "labels" in learned.config.spec.gives
+    result = evaluate_model(learned.model, learned.plan, learned.device, recognises)
+    return replace(result, seconds=learned.seconds)
 
 
 def _examples(learned: LearnedStep, run: Path) -> None:
     """Pictures for the report, of a model that recognises the classes of its stream."""
     from comastre.evaluation.examples import record_examples
 
-    scenario, step = learned.prepared.scenario, learned.task.step
-    if sum(learned.model.tasks) == sum(len(task.new_classes) for task in scenario.tasks[: step + 1]):
-        record_examples(learned.model, run, learned.prepared.validation_set, scenario, step, learned.device)
+    if "labels" in learned.config.spec.gives:
+        plan = learned.plan
+        record_examples(learned.model.segment, run, plan.dataset, plan.scenario, plan.step, learned.device)
 
 
 def save_step(learned: LearnedStep, folder: Path, results: Results) -> None:

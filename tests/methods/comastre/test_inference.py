@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from comastre.methods.comastre.config import InferenceConfig, ModelConfig
-from comastre.methods.comastre.inference import Frame, Segmentation, merge, segment
+from comastre.methods.comastre.inference import merge
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.segmentation import Frame, ProposedMasks, Segmentation
 
 DEFAULTS = InferenceConfig()
 
@@ -54,6 +55,11 @@ def slow_merge(
                 labels[row][column] = index + 1
                 numbers[row][column] = len(segments)
     return labels, numbers, segments
+
+
+def proposals_of(found: Segmentation) -> ProposedMasks:
+    assert found.proposals is not None
+    return found.proposals
 
 
 def summary(found: Segmentation) -> tuple[list[list[int]], list[list[int]], list[tuple[int, int, int]]]:
@@ -144,7 +150,7 @@ def test_nothing_above_alpha_is_all_background(objectness: float) -> None:
     found = merge(logits_of("###", "#.."), torch.full((2,), objectness), one_class_each(2), (1, 3), DEFAULTS)
     assert found.label_map.tolist() == [[0, 0, 0]]
     assert found.segments == ()
-    assert found.proposal_masks().sum(dim=(1, 2)).tolist() == [3, 1]  # proposals stay available
+    assert proposals_of(found).masks().sum(dim=(1, 2)).tolist() == [3, 1]  # proposals stay available
     just_above = torch.nextafter(torch.full((2,), 0.8), torch.ones(2))
     assert merge(logits_of("###", "#.."), just_above, one_class_each(2), (1, 3), DEFAULTS).segments
 
@@ -184,8 +190,9 @@ def test_masks_go_up_to_the_padded_input_then_are_cut_then_go_to_the_original_si
     full = F.interpolate(logits[None], size=(24, 32), mode="bilinear", align_corners=False)
     cut = full[..., :17, :30]
     original = F.interpolate(cut, size=(40, 51), mode="bilinear", align_corners=False)[0]
-    assert torch.equal(found.proposal_masks(), original.sigmoid() >= 0.5)
-    expected = slow_merge(original.sigmoid(), found.objectness, found.class_scores, config)
+    proposals = proposals_of(found)
+    assert torch.equal(proposals.masks(), original.sigmoid() >= 0.5)
+    expected = slow_merge(original.sigmoid(), proposals.objectness, proposals.class_scores, config)
     assert summary(found) == expected
 
 
@@ -207,28 +214,31 @@ def model() -> Segmenter:
 
 
 def assert_same(one: Segmentation, other: Segmentation) -> None:
-    torch.testing.assert_close(one.objectness, other.objectness, atol=1e-4, rtol=0)
-    torch.testing.assert_close(one.class_scores, other.class_scores, atol=1e-3, rtol=0)
+    ours, theirs = proposals_of(one), proposals_of(other)
+    torch.testing.assert_close(ours.objectness, theirs.objectness, atol=1e-4, rtol=0)
+    torch.testing.assert_close(ours.class_scores, theirs.class_scores, atol=1e-3, rtol=0)
     assert one.label_map.shape == other.label_map.shape
     assert (one.label_map != other.label_map).float().mean() < 0.01  # rounding may move a pixel on a border
     assert [each.query for each in one.segments] == [each.query for each in other.segments]
 
 
 def test_the_fixture_makes_segments(model: Segmenter) -> None:
-    found = segment(model, torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
-    confident = torch.stack([each.objectness > 0.5 for each in found])
+    found = model.segment(torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
+    proposals = [proposals_of(each) for each in found]
+    confident = torch.stack([each.objectness > 0.5 for each in proposals])
     assert confident.any(dim=1).all() and not confident.all(dim=1).any()
     assert all(each.segments for each in found)
-    assert all((each.class_scores[each.objectness <= 0.5] == 0).all() for each in found)
-    assert all((each.class_scores[each.objectness > 0.5] > 0).all() for each in found)
+    assert all(each.confident == 0.5 for each in proposals)
+    assert all((each.class_scores[each.objectness <= 0.5] == 0).all() for each in proposals)
+    assert all((each.class_scores[each.objectness > 0.5] > 0).all() for each in proposals)
 
 
 def test_a_batch_of_one_equals_a_batch_of_many(model: Segmenter) -> None:
     images = torch.rand(5, 3, 64, 96, generator=torch.Generator().manual_seed(2))
     images[1] *= 0.2
     images[2, :, :32] = 0.9
-    for image, together in zip(images, segment(model, images), strict=True):
-        (alone,) = segment(model, image[None])
+    for image, together in zip(images, model.segment(images), strict=True):
+        (alone,) = model.segment(image[None])
         assert_same(alone, together)
 
 
@@ -239,9 +249,9 @@ def test_other_images_of_a_padded_batch_change_nothing(model: Segmenter) -> None
     padding = torch.ones(len(sizes), 64, 96, dtype=torch.bool)
     for index, (height, width) in enumerate(sizes):
         padding[index, :height, :width] = False
-    together = segment(model, images, padding, sizes)
+    together = model.segment(images, padding, sizes)
     for index, size in enumerate(sizes):
-        (alone,) = segment(model, images[index : index + 1], padding[index : index + 1], [size])
+        (alone,) = model.segment(images[index : index + 1], padding[index : index + 1], [size])
         assert alone.label_map.shape == size
         assert_same(alone, together[index])
 
@@ -249,17 +259,19 @@ def test_other_images_of_a_padded_batch_change_nothing(model: Segmenter) -> None
 def test_results_have_the_original_size(model: Segmenter) -> None:
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(4))
     originals = [(111, 77), (30, 200)]
-    for found, size in zip(segment(model, images, original_sizes=originals), originals, strict=True):
+    for found, size in zip(model.segment(images, original_sizes=originals), originals, strict=True):
         assert found.label_map.shape == found.segment_map.shape == size
-        assert found.proposal_masks().shape == (16, *size)
-        assert found.objectness.shape == (16,)
-        assert found.class_scores.shape == (16, 5)
+        proposals = proposals_of(found)
+        assert proposals.masks().shape == (16, *size)
+        assert proposals.objectness.shape == (16,)
+        assert proposals.class_scores.shape == (16, 5)
         assert sum(each.area for each in found.segments) == int((found.segment_map > 0).sum())
 
 
 def test_a_model_without_classes_still_proposes() -> None:
     config = ModelConfig.model_validate({"size": "tiny", "inference": {"alpha": 0.0}})
-    (found,) = segment(build_segmenter(config, []).eval(), torch.rand(1, 3, 64, 64))
+    (found,) = build_segmenter(config, []).eval().segment(torch.rand(1, 3, 64, 64))
     assert found.segments == ()
-    assert found.class_scores.shape == (16, 0)
-    assert found.proposal_masks().shape == (16, 64, 64)
+    assert proposals_of(found).class_scores.shape == (16, 0)
+    assert proposals_of(found).classes.tolist() == [-1] * 16
+    assert proposals_of(found).masks().shape == (16, 64, 64)

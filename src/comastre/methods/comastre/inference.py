@@ -6,64 +6,17 @@ The rules: docs/specification.md, Inference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from comastre.methods.comastre.config import InferenceConfig
-from comastre.methods.comastre.segmenter import Segmenter
 from comastre.nets.outputs import take_queries
+from comastre.segmentation import Frame, ProposedMasks, Segment, Segmentation, Size, mask_probabilities
 
-Size = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One recognised object or region of an image."""
-
-    query: int
-    """Which proposal it comes from."""
-    class_index: int
-    """Class in learning order, 0-based without background."""
-    score: float
-    """Objectness times class probability."""
-    area: int
-    """Pixels in the segment map."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Where the masks of an image lie: on an input of size `padded`, whose top left `content` holds the image."""
-
-    padded: Size
-    content: Size
-
-
-@dataclass(frozen=True)
-class Segmentation:
-    """The result for one image, at its original size (H, W), with the proposals it was made of."""
-
-    label_map: Tensor
-    """(H, W) long: 0 background, k + 1 for class k."""
-    segment_map: Tensor
-    """(H, W) long: 0 where nobody took the pixel, i + 1 for segments[i]."""
-    segments: tuple[Segment, ...]
-    objectness: Tensor
-    """(N,) of every proposal."""
-    class_scores: Tensor
-    """(N, C) class probabilities; zero rows for proposals at or below alpha."""
-    mask_logits: Tensor
-    """(N, h, w) of every proposal, stride 4, padding included."""
-    mask_threshold: float
-    frame: Frame | None = None
-    """Which part of the mask logits is the image; None: all of it."""
-
-    def proposal_masks(self) -> Tensor:
-        """(N, H, W) bool: every proposal's mask at the original size."""
-        height, width = self.label_map.shape
-        return _mask_probabilities(self.mask_logits, self.frame, (height, width)) >= self.mask_threshold
+if TYPE_CHECKING:
+    from comastre.methods.comastre.segmenter import Segmenter
 
 
 @torch.no_grad()
@@ -133,7 +86,7 @@ def merge(
     if len(kept) and class_scores.shape[1]:
         probability, class_index = class_scores[kept].max(dim=1)
         scores = objectness[kept] * probability
-        masks = _mask_probabilities(mask_logits[kept], frame, size)  # (K, H, W)
+        masks = mask_probabilities(mask_logits[kept], size, frame)  # (K, H, W)
         winner = (masks * scores[:, None, None]).argmax(dim=0)  # (H, W)
         inside = masks >= settings.mask_threshold  # (K, H, W)
         mine = inside.gather(0, winner[None]).squeeze(0)  # (H, W): the pixel lies in its winner's own mask
@@ -147,21 +100,11 @@ def merge(
         label_map = torch.where(segment_map > 0, class_index[winner] + 1, 0)
         columns = (kept[accepted], class_index[accepted], scores[accepted], areas[accepted])
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        segments = [Segment(query, index, score, area) for query, index, score, area in rows]
-    return Segmentation(
-        label_map, segment_map, tuple(segments), objectness, class_scores, mask_logits, settings.mask_threshold, frame
+        segments = [
+            Segment(index + 1, score, area, number, segment_map, query)
+            for number, (query, index, score, area) in enumerate(rows, start=1)
+        ]
+    proposals = ProposedMasks(
+        objectness, class_scores, settings.alpha, mask_logits, size, settings.mask_threshold, frame
     )
-
-
-def _mask_probabilities(mask_logits: Tensor, frame: Frame | None, size: Size) -> Tensor:
-    """(N, H, W) at `size`: as Mask2Former does, up to the padded input, cut to the image, then to the original size."""
-    if frame is not None:
-        height, width = frame.content
-        mask_logits = _resize(mask_logits, frame.padded)[..., :height, :width]
-    return _resize(mask_logits, size).sigmoid()
-
-
-def _resize(masks: Tensor, size: Size) -> Tensor:
-    if tuple(masks.shape[-2:]) == size:
-        return masks
-    return F.interpolate(masks[None], size=size, mode="bilinear", align_corners=False)[0]
+    return Segmentation(label_map, segment_map, tuple(segments), proposals)

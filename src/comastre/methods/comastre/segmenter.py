@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from comastre.methods.comastre import inference
 from comastre.methods.comastre.class_decoder import ClassDecoder, Recognition
 from comastre.methods.comastre.config import ModelConfig
 from comastre.nets.backbone import Backbone
 from comastre.nets.mask_decoder import MaskDecoder
 from comastre.nets.outputs import PixelEmbeddings, StageOne
 from comastre.nets.pixel_decoder import PixelDecoder
+from comastre.segmentation import Segmentation, Size
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,16 @@ class Segmenter(nn.Module):
         stage_one = self.propose(images, padding)
         proposals = stage_one.final
         return Output(stage_one, self.recognise(stage_one.pixels, proposals.embeddings, proposals.mask_logits))
+
+    def segment(
+        self,
+        images: Tensor,
+        padding: Tensor | None = None,
+        sizes: Sequence[Size] | None = None,
+        original_sizes: Sequence[Size] | None = None,
+    ) -> list[Segmentation]:
+        """Both stages on images (B, 3, H, W) in 0..1, merged; `inference.segment` says what the sizes are."""
+        return inference.segment(self, images, padding, sizes, original_sizes)
 
     def add_task(self, num_classes: int) -> None:
         """Grow by a task: a fresh task query and classifier."""
