@@ -19,8 +19,8 @@ CLASSES = ("cat", "dog", "cow", "bus")
 COLOURS = ((0, 0, 0), (220, 20, 60), (30, 144, 255), (34, 139, 34), (255, 165, 0))
 
 
-def step_result(step: int, base: float, new: float | None) -> StepResult:
-    """After step 0 cat and dog are known, then one class more each."""
+def step_result(step: int, base: float, new: float | None, proposals: bool = True) -> StepResult:
+    """After step 0 cat and dog are known, then one class more each; without `proposals` pixels are labelled at once."""
     learned = CLASSES[: 2 + step]
     ious = {name: base if name in CLASSES[:2] else new for name in learned}
     right = round(base / 10)
@@ -32,9 +32,10 @@ def step_result(step: int, base: float, new: float | None) -> StepResult:
         images=100,
         conventions=dict.fromkeys(CONVENTIONS, Miou(base, new, base if new is None else (base + new) / 2)),
         per_class={"background": 90.0, **ious},
-        recall=Recall(80.0 - step, 70.0 - 2 * step),
-        recall_per_class=dict.fromkeys(learned, Recall(80.0, 70.0)),
-        errors=errors,
+        recall=Recall(80.0 - step, 70.0 - 2 * step) if proposals else None,
+        recall_per_class=dict.fromkeys(learned, Recall(80.0, 70.0)) if proposals else {},
+        errors=errors if proposals else {},
+        alpha=0.8 if proposals else None,
         task_confusion=tuple(tuple(row) for row in confusion.tolist()),
         seconds=1.0,
     )
@@ -49,6 +50,7 @@ def make_run(
     setting: str = "2-1",
     seed: int = 0,
     examples: bool = True,
+    proposals: bool = True,
 ) -> Path:
     """A run that has finished as many steps as `bases` has scores; on classes learned later it scores 30."""
     folder.mkdir(parents=True)
@@ -61,7 +63,7 @@ def make_run(
         "training": {"iterations": 100, "iterations_per_class": 20},
     }
     write_config(RunConfig.model_validate(config), folder / "config.yaml")
-    steps = tuple(step_result(step, base, 30.0 if step else None) for step, base in enumerate(bases))
+    steps = tuple(step_result(step, base, 30.0 if step else None, proposals) for step, base in enumerate(bases))
     if bases:
         results = Results(method, dataset, setting, "overlapped", seed, True, CLASSES, steps=steps)
         results.write(folder / "results.json")

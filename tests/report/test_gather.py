@@ -115,6 +115,17 @@ def test_comparable_runs_share_a_group_and_joint_is_the_ceiling_of_all(tmp_path:
     ]
 
 
+def test_what_recognises_nothing_is_told_by_its_results(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", (60.0,), setting="joint", examples=False)
+    assert not read_run(folder).proposes_only and read_run(folder).is_joint
+    document = json.loads((folder / "results.json").read_text())
+    document["steps"][0] |= {"per_class": {}, "errors": {}, "task_confusion": []}
+    (folder / "results.json").write_text(json.dumps(document))
+    assert read_run(folder).proposes_only and not read_run(folder).is_joint
+    # Before a step is finished nothing but the name tells.
+    assert read_run(make_run(tmp_path / "new", (), method="objectness")).proposes_only
+
+
 def test_a_joint_run_alone_is_a_group(tmp_path: Path) -> None:
     (group,) = read_groups([make_joint(tmp_path / "joint")])
     assert [entry.label for entry in group.entries] == ["joint training"]

@@ -1,5 +1,6 @@
 """The numbers and sentences of a report, by hand."""
 
+import json
 import re
 from pathlib import Path
 
@@ -72,6 +73,18 @@ def test_the_verdict_counts_the_masks(tmp_path: Path, base: float, words: str) -
     assert f"recognises {right} of the 26 base-class masks (18 after the first step)" in said
     assert "2 are not proposed, 4 are proposed with an objectness of at most 0.8" in said
     assert words in said
+
+
+@pytest.mark.parametrize(("recorded", "shown"), [(0.65, "0.65"), (None, "0.8")])
+def test_the_verdict_takes_alpha_from_the_results_and_of_older_runs_from_the_settings(
+    tmp_path: Path, recorded: float | None, shown: str
+) -> None:
+    folder = make_run(tmp_path / "run")
+    document = json.loads((folder / "results.json").read_text())
+    document["steps"][-1]["alpha"] = recorded
+    (folder / "results.json").write_text(json.dumps(document))
+    (group,) = read_groups([folder])
+    assert f"with an objectness of at most {shown}, and" in verdict(group.scored[0])
 
 
 def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:

@@ -90,6 +90,33 @@ def test_a_run_of_stage_1_alone_shows_its_recall(tmp_path: Path) -> None:
     assert "ceiling" not in page.partition("<body>")[2]
 
 
+NO_PROPOSALS = "labels pixels and proposes no masks: there is no recall and no split into objectness and recognition."
+
+
+def test_runs_with_and_without_proposals_share_a_page(tmp_path: Path) -> None:
+    with_them = make_run(tmp_path / "a")
+    without = make_run(tmp_path / "b", (60.0, 20.0, 10.0), method="finetune", proposals=False)
+    page = page_of(tmp_path, with_them, without)
+    assert Tags(page).open == []
+    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", page) == [*QUESTIONS, "Settings and environment"]
+    assert page.count("proposes no masks") == 1 and f"Fine-tuning {NO_PROPOSALS}" in page
+    section = page.partition("Was it objectness or recognition?")[2].partition("<h2")[0]
+    # Bars, verdict, legend and curves of the one; of the other only the sentence.
+    assert "CoMasTRe recognises 8 of the 26 base-class masks" in section
+    assert "fine-tuning" not in section
+    assert len(re.findall("<h4>", section)) == 2
+    # It still has its own lines in every other chart.
+    assert "fine-tuning: 10.0" in page
+
+
+def test_a_page_of_runs_without_proposals_has_one_sentence_about_them(tmp_path: Path) -> None:
+    page = page_of(tmp_path, make_run(tmp_path / "a", proposals=False))
+    assert Tags(page).open == []
+    section = page.partition("Was it objectness or recognition?")[2].partition("<h2")[0]
+    assert f"CoMasTRe {NO_PROPOSALS}" in section
+    assert "<svg" not in section and "<h3" not in section
+
+
 def test_an_old_run_without_examples_or_environment_says_so(tmp_path: Path) -> None:
     page = page_of(tmp_path, make_run(tmp_path / "run", examples=False))
     assert "CoMasTRe has no example pictures: they are recorded at the end of each step" in page

@@ -68,6 +68,28 @@ def test_tables_in_three_formats(tmp_path: Path) -> None:
     assert rows[3]["run"] == "joint training"
 
 
+def test_files_of_proposals_hold_the_runs_that_propose(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", method="finetune", proposals=False)]
+    mixed = read_groups(runs)
+    write_tables(mixed, "paper", tmp_path / "tables")
+    for name in ("recall", "errors"):
+        with (tmp_path / "tables" / f"{name}.csv").open() as file:
+            assert {row["run"] for row in csv.DictReader(file)} == {"CoMasTRe"}
+        assert "; without fine-tuning: no masks are proposed" in (tmp_path / "tables" / f"{name}.md").read_text()
+    write_figures(mixed, "paper", tmp_path / "figures")
+    for name in ("recall", "errors"):
+        figure = (tmp_path / "figures" / f"{name}.svg").read_text()
+        assert "CoMasTRe" in figure and "fine-tuning" not in figure
+    assert "fine-tuning" in (tmp_path / "figures" / "scores.svg").read_text()
+    alone = read_groups(runs[1:])
+    assert {file.stem for file in write_tables(alone, "paper", tmp_path / "t")} == {"scores", "classes"}
+    assert {"errors", "recall"}.isdisjoint(file.stem for file in write_figures(alone, "paper", tmp_path / "f"))
+    screen = StringIO()
+    show(mixed, "paper", Console(file=screen, width=100))
+    said = [line for line in screen.getvalue().splitlines() if "proposes no masks" in line]
+    assert len(said) == 1 and said[0].startswith("Fine-tuning labels pixels")
+
+
 def test_tables_escape_what_their_format_reads() -> None:
     table = Table("t", "50 % of a_b", ("class", "IoU"), (("r&d|x", 12.34), ("y", None)))
     assert as_csv(table) == "class,IoU\nr&d|x,12.34\ny,\n"

@@ -15,9 +15,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from comastre.evaluation.results import StepResult
 from comastre.report.charts import loss_charts, recall_charts, score_charts
-from comastre.report.groups import Group
-from comastre.report.numbers import ERROR_KINDS, class_rows, errors_of, results_of, shares
+from comastre.report.groups import Entry, Group
+from comastre.report.numbers import ERROR_KINDS, class_rows, errors_of, proposing, results_of, shares
 from comastre.report.paper import reference
 from comastre.report.svg import Chart
 
@@ -54,7 +55,7 @@ def write_figures(groups: Sequence[Group], convention: str, folder: Path) -> lis
 
 
 def figures_of(group: Group, convention: str) -> dict[str, Figure]:
-    """The figures by name; what a run does not have yet is left out."""
+    """The figures by name; what a run does not have, or not yet, is left out."""
     found: dict[str, Figure] = {}
     longest = group.longest
     if longest is not None:
@@ -65,7 +66,9 @@ def figures_of(group: Group, convention: str) -> dict[str, Figure]:
             found["forgetting"] = _forgetting(group)
         if any(results_of(entry).steps[-1].errors for entry in group.scored):
             found["errors"] = _errors(group)
-        found["recall"] = _panels(recall_charts(group), "average recall in %", 2.8)
+        recall = recall_charts(group)
+        if recall:
+            found["recall"] = _panels(recall, "average recall in %", 2.8)
     losses = loss_charts(group)
     if losses:
         found["losses"] = _panels(losses, "", 2.0, columns=4)
@@ -145,11 +148,15 @@ def _forgetting(group: Group) -> Figure:
 
 def _errors(group: Group) -> Figure:
     names = [row.name for row in class_rows(group) if row.step is not None]
-    return _side_by_side(group, 0.6 + 0.17 * len(names), lambda axes, place: _error_bars(axes, group, place, names))
+    entries = proposing(group)
+    return _side_by_side(
+        entries,
+        0.6 + 0.17 * len(names),
+        lambda axes, place: _error_bars(axes, results_of(entries[place]).steps[-1], place, names),
+    )
 
 
-def _error_bars(axes: Axes, group: Group, place: int, names: Sequence[str]) -> None:
-    step = results_of(group.scored[place]).steps[-1]
+def _error_bars(axes: Axes, step: StepResult, place: int, names: Sequence[str]) -> None:
     for down, name in enumerate(names):
         left = 0.0
         for kind, share in shares(errors_of(step, [name])).items():
@@ -162,10 +169,10 @@ def _error_bars(axes: Axes, group: Group, place: int, names: Sequence[str]) -> N
     axes.set_xlabel("% of true masks")
 
 
-def _side_by_side(group: Group, height: float, draw: Callable[[Axes, int], None]) -> Figure:
-    count = len(group.scored)
+def _side_by_side(entries: Sequence[Entry], height: float, draw: Callable[[Axes, int], None]) -> Figure:
+    count = len(entries)
     figure = Figure(figsize=(0.8 + 2.4 * count, height + 0.5), layout="constrained")
-    for place, entry in enumerate(group.scored):
+    for place, entry in enumerate(entries):
         axes = figure.add_subplot(1, count, place + 1)
         draw(axes, place)
         axes.set_title(entry.label)

@@ -88,8 +88,10 @@ class Run:
 
     @property
     def proposes_only(self) -> bool:
-        """Whether it learns stage 1 alone, so that there is recall but no class to score."""
-        return self.method == "objectness"
+        """Whether it learns to propose masks alone, so that there is recall but no class to score."""
+        if self.results is None:
+            return self.method == "objectness"  # nothing but the name tells before a step is finished
+        return not any(step.recognises for step in self.results.steps)
 
     @property
     def is_joint(self) -> bool:

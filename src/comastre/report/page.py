@@ -25,13 +25,23 @@ from comastre.report.numbers import (
     errors_of,
     kept,
     known,
+    not_proposing,
+    proposing,
     results_of,
     scores,
     shares,
 )
 from comastre.report.paper import WHERE, reference
 from comastre.report.pictures import BUDGET, gallery
-from comastre.report.sentences import exchange_words, forgetting_words, headline, number, state_words, verdict
+from comastre.report.sentences import (
+    exchange_words,
+    forgetting_words,
+    headline,
+    no_proposals_words,
+    number,
+    state_words,
+    verdict,
+)
 from comastre.report.svg import draw, legend_key
 
 HEAT_STEPS = 20
@@ -103,10 +113,12 @@ def _group(group: Group, convention: str, budget: int) -> dict[str, Any]:
             (entry, found) for entry in group.scored if (found := confusion(results_of(entry).steps[-1])) is not None
         ],
         "exchange_words": [words for entry in group.scored if (words := exchange_words(entry))],
+        "proposing": proposing(group),
+        "no_proposals": [no_proposals_words(entry) for entry in not_proposing(group)],
         "verdicts": [verdict(entry) for entry in group.scored if results_of(entry).steps[-1].errors],
         "error_steps": [_errors_by_step(entry) for entry in group.scored if results_of(entry).steps[-1].errors],
         "error_classes": _errors_by_class(group, rows),
-        "recall_charts": recall_charts(group) if group.scored else [],
+        "recall_charts": recall_charts(group),
         "gallery": gallery(group, budget),
         "loss_charts": loss_charts(group),
         "config_rows": _config_rows(group),

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from comastre.report.groups import Group
-from comastre.report.numbers import average, ceiling, kept, known, mean_forgetting, scores
+from comastre.report.numbers import average, ceiling, kept, known, mean_forgetting, not_proposing, scores
 from comastre.report.paper import reference
-from comastre.report.sentences import number, state_words
+from comastre.report.sentences import no_proposals_words, number, state_words
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN = "_.-=*#%@"
@@ -61,11 +61,13 @@ def summary(group: Group, convention: str, unicode: bool = True) -> Table:
 
 
 def show(groups: Sequence[Group], convention: str, console: Console | None = None) -> None:
-    """Print the summaries of all groups, and where unfinished runs stand."""
+    """Print the summaries of all groups, what they lack, and where unfinished runs stand."""
     console = console or Console()
     unicode = console.encoding.lower().startswith("utf")
     for group in groups:
         console.print(summary(group, convention, unicode))
+        for entry in not_proposing(group):
+            console.print(no_proposals_words(entry), highlight=False, markup=False, soft_wrap=True)
         for entry in group.everybody:
             if words := state_words(entry.run):
                 console.print(f"{entry.label} {words}", highlight=False, markup=False, soft_wrap=True)
