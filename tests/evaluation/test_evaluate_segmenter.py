@@ -56,8 +56,7 @@ def test_a_model_that_recognises_nothing_is_scored_by_recall_alone() -> None:
     torch.manual_seed(0)
     model = build_segmenter(ModelConfig(size="tiny"), tasks=[1])
     named = evaluate_model(model, plan)
-    model.recognises = False
-    result = evaluate_model(model, plan)
+    result = evaluate_model(model, plan, recognises=False)
     assert named.recognises and not result.recognises
     assert result.recall == named.recall
     assert repr(result.recall_per_class) == repr(named.recall_per_class)  # nan is not equal to itself
