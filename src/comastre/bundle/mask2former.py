@@ -203,7 +203,7 @@ def _folder_of(source: str | Path) -> Path:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UserError(f"{str(path.parent)!r} has no {path.name}; give a transformers checkpoint folder.") from None
     except (ValueError, UnicodeDecodeError) as error:

@@ -61,6 +61,10 @@ LIST_FIELDS = ("train", "pretrain")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with 0 (done), 1 (failed), 2 (usage) or 130 (interrupted)."""
+    for stream in (sys.stdout, sys.stderr):
+        # A Windows console or pipe may lack a letter of a class's name: that must not end a run.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]

@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -142,6 +143,8 @@ def _passing_on_signals() -> Iterator[None]:
     others = set(multiprocessing.active_children())
 
     def pass_on(number: int) -> None:
+        if sys.platform == "win32":  # there Ctrl-C reaches the children by itself, and os.kill would end them unsaved
+            return
         for child in multiprocessing.active_children():
             if child.pid is not None and child not in others:
                 os.kill(child.pid, signal.Signals(number))
