@@ -1,8 +1,24 @@
-"""Fixtures of all tests."""
+"""Fixtures of all tests, and how they share the processors."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+MOST_WORKERS = 8  # each loads torch, and more of them than long test files have nothing to do
+
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    # Before torch is imported: workers that each use every processor would wait for one another.
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Workers of `-n auto`: none for a single file, whose tests share fixtures and start sooner without."""
+    files = {argument.partition("::")[0] for argument in config.args}
+    if len(files) == 1 and Path(*files).is_file():
+        return 0
+    return min(os.cpu_count() or 1, MOST_WORKERS)
 
 
 @pytest.fixture(autouse=True)
