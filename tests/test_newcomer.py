@@ -32,14 +32,17 @@ def test_the_checks_can_be_run_and_use_the_readmes_install() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     text = script.read_text(encoding="utf-8")
-    for step in ("set -euo pipefail", "-m venv", "'.[dev]'", "ruff check", "ruff format --check", "mypy", "\npytest\n"):
+    for step in ("set -euo pipefail", "-m venv", "'.[dev,docs]'", "ruff check", "ruff format --check", "\nmypy\n"):
         assert step in text
+    # Quiet, mkdocs would not count its warnings, and --strict would mean nothing.
+    assert re.search(r"mkdocs build --strict(?!.*(-q|--quiet)).*\npytest\n", text)
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
 def test_constraints_record_one_version_of_every_direct_dependency_and_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = project["dependencies"] + project["optional-dependencies"]["dev"]
+    extras = project["optional-dependencies"]
+    declared = project["dependencies"] + extras["dev"] + extras["docs"]
     lines = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
     assert all(re.fullmatch(r"[\w-]+==[\w.]+", line) for line in lines)
     assert sorted(line.partition("==")[0] for line in lines) == sorted(

@@ -83,9 +83,9 @@ class ClassRow:
     step: int | None
     """Step that brought it; None for background."""
     ious: tuple[tuple[float | None, ...], ...]
-    """[run][step]; None where it was not learned yet or cannot be scored."""
+    """`[run][step]`; None where it was not learned yet or cannot be scored."""
     forgetting: tuple[float | None, ...]
-    """[run], in points of IoU; None where it was learned at the last finished step, or cannot be scored."""
+    """`[run]`, in points of IoU; None where it was learned at the last finished step, or cannot be scored."""
 
 
 def class_rows(group: Group) -> list[ClassRow]:
@@ -113,7 +113,7 @@ class Confusion:
 
     names: tuple[str, ...]
     rows: tuple[tuple[float | None, ...], ...]
-    """[true][predicted]; None where no pixel is true."""
+    """`[true][predicted]`; None where no pixel is true."""
 
 
 def confusion(step: StepResult) -> Confusion | None:

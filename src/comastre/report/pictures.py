@@ -30,7 +30,7 @@ class Card:
     image: str
     truth: str
     predictions: tuple[Mapping[int, str], ...]
-    """[run][step]; a step that is missing has not been reached."""
+    """`[run][step]`; a step that is missing has not been reached."""
 
     @property
     def bytes(self) -> int:
