@@ -17,11 +17,12 @@ from PIL import Image
 from comastre.cli import evaluate as eval_command
 from comastre.cli import learn as learn_command
 from comastre.cli import main as cli
+from comastre.config.datasets import datasets
 from comastre.config.run import RunConfig
 from comastre.config.settings import load_config
-from comastre.data.sources import NAMES
 
 ROOT = Path(__file__).parents[1]
+NAMES = tuple(datasets())
 GUIDES = ("my-own-data", "reproduce-the-paper", "how-it-works", "add-a-method", "add-a-dataset")
 PAGES = (*GUIDES, "specification", "experiments")
 

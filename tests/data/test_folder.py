@@ -165,8 +165,10 @@ def test_roots_that_cannot_be_read(tmp_path, monkeypatch):
 
 
 def test_unknown_datasets_are_refused():
-    with pytest.raises(UserError, match=r"'cityscapes' but must be shapes, voc"):
+    with pytest.raises(UserError, match="there is no dataset 'cityscapes': the datasets are shapes, ade20k"):
         build_datasets(DataConfig(dataset="cityscapes"))
+    with pytest.raises(UserError, match="there is no dataset 'VCO': did you mean voc"):
+        build_datasets(DataConfig(dataset="VCO"))
 
 
 def test_splits_must_agree_on_the_classes(tmp_path):

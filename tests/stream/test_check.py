@@ -91,7 +91,13 @@ def test_presets_and_processes(capsys, tmp_path):
     ("arguments", "code", "message"),
     [
         (["check", "voc"], 1, "voc needs --data.root FOLDER"),
-        (["check", "nothing"], 1, "nothing is neither a dataset nor a preset nor a file: the datasets are shapes, voc"),
+        (
+            ["check", "nothing"],
+            1,
+            "nothing is neither a dataset nor a preset nor a file: the datasets are shapes",
+        ),
+        (["check", "vco:here"], 1, "there is no dataset vco: did you mean voc:here?"),
+        (["check", "shapes:here"], 1, "shapes needs no folder: write shapes"),
         (["check", "vov"], 1, "vov is neither a dataset nor a preset nor a file: did you mean voc?"),
         (
             ["check", "folder", "--data.root", "nowhere"],
@@ -115,7 +121,7 @@ def test_errors_are_one_line(capsys, arguments, code, message):
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["prepare", "check"])
+@pytest.mark.parametrize("verb", ["list", "prepare", "check"])
 def test_help_of_the_verbs(capsys, verb):
     with pytest.raises(SystemExit) as stop:
         cli.main(["data", verb, "--help"])

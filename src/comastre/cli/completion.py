@@ -63,8 +63,8 @@ def completion(shell: tyro.conf.Positional[Shell], /) -> int:
 
 def known_commands() -> list[Command]:
     """All verbs with their words and options, those below `data` too."""
-    from comastre.cli.data import DATASETS
     from comastre.cli.main import DATA_VERBS, VERBS
+    from comastre.config.datasets import datasets
     from comastre.config.settings import preset_names
 
     presets = tuple(preset_names())
@@ -72,7 +72,7 @@ def known_commands() -> list[Command]:
         "train": presets,
         "pretrain": ("coco-objectness",),
         "data": tuple(DATA_VERBS),
-        "data check": (*DATASETS, *presets),
+        "data check": (*datasets(), *presets),
     }
     verbs = VERBS | {f"data {name}": verb for name, verb in DATA_VERBS.items()}
     return [_describe(name, verb, words.get(name, ())) for name, verb in verbs.items()]

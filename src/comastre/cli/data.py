@@ -10,16 +10,27 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from comastre.config.datasets import datasets, find_dataset, installed
 from comastre.errors import UserError
-from comastre.text import say, table
+from comastre.text import complain, say, table
 
-DATASETS = ("shapes", "voc", "ade20k", "coco", "folder", "coco_json")
-# The paper's setting of a dataset, where it has one; else all classes at once.
-_PRESETS = {"shapes": "shapes-6-2", "voc": "voc-15-5", "ade20k": "ade20k-100-50"}
+
+def list_datasets() -> int:
+    """List the datasets that this package and others installed beside it bring.
+
+    The exit code is 1 when a package brings one that cannot be used.
+    """
+    known, problems = datasets(), installed().problems
+    rows = [["NAME", "PACKAGE", "ABOUT"]]
+    rows += [[spec.place, installed().packages[name], spec.about] for name, spec in known.items()]
+    say(table(rows, indent=0))
+    for sentence in problems.values():
+        complain(f"the dataset {sentence}")
+    return 1 if problems else 0
 
 
 def data() -> int:
-    """Download public datasets (prepare), or read every file of a dataset and say what is bad (check)."""
+    """List datasets, download public ones (prepare), or read every file and say what is bad (check)."""
     rows = [(name, (inspect.getdoc(verb) or "").splitlines()[0]) for name, verb in DATA_VERBS.items()]
     say(f"usage: comastre data COMMAND [ARGUMENTS]\n\n{inspect.getdoc(data)}\n\ncommands:\n{table(rows)}")
     return 0
@@ -60,8 +71,8 @@ def check(
     The exit code is 1 when anything is bad.
 
     Args:
-        source: A folder with images/, masks/ and classes.txt, a COCO JSON file, voc:FOLDER, ade20k:FOLDER,
-            coco:FOLDER, shapes, a preset, or a YAML file.
+        source: A folder with images/, masks/ and classes.txt, a COCO JSON file, NAME:FOLDER such as voc:FOLDER (see
+            `comastre data list`), shapes, a preset, or a YAML file.
         processes: Reading processes; by default one per processor.
         overrides: Fields from the command line, already split off.
     """
@@ -74,16 +85,18 @@ def check(
 
         found = parse_source(source)
         dataset, settings = found.dataset, merge({"data": found.settings()}, settings)
-    if dataset in _PRESETS:
-        config = load_config(_PRESETS[dataset], settings)
-    elif dataset in DATASETS:
-        plain = {"data": {"dataset": dataset}, "continual": {"setting": "joint"}}
-        config = validate(merge(plain, settings), source)
+    if dataset in (*datasets(), *installed().problems):
+        spec = find_dataset(dataset)
+        if spec.preset is not None:
+            config = load_config(spec.preset, settings)
+        else:
+            plain = {"data": {"dataset": dataset}, "continual": {"setting": "joint"}}
+            config = validate(merge(plain, settings), source)
     elif Path(source).exists() or source in preset_names():
         config = load_config(source, overrides)
     else:
-        near = difflib.get_close_matches(source, (*DATASETS, *preset_names()), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the datasets are {', '.join(DATASETS)}"
+        near = difflib.get_close_matches(source, (*datasets(), *preset_names()), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the datasets are {', '.join(datasets())}"
         raise UserError(f"{source} is neither a dataset nor a preset nor a file: {hint}")
     if processes is not None and processes < 1:
         raise UserError(f"--processes is {processes} but must be 1 or more")
@@ -96,8 +109,7 @@ def check(
 
 def _names_a_place(source: str) -> bool:
     """Whether `source` is data on the disk, such as voc:FOLDER, rather than a preset or a YAML file."""
-    kind, colon, _ = source.partition(":")
-    return (bool(colon) and kind in DATASETS) or source.endswith(".json") or Path(source).is_dir()
+    return (":" in source and not Path(source).exists()) or source.endswith(".json") or Path(source).is_dir()
 
 
-DATA_VERBS: dict[str, Callable[..., int]] = {"prepare": prepare, "check": check}
+DATA_VERBS: dict[str, Callable[..., int]] = {"list": list_datasets, "prepare": prepare, "check": check}

@@ -30,8 +30,8 @@ def evaluate(
 
     Args:
         model: Folder of a model bundle, or its id on the hub.
-        data: shapes, voc:FOLDER, ade20k:FOLDER, coco:FOLDER, a folder with images/, masks/ and classes.txt, or a COCO
-            JSON file.
+        data: A folder with images/, masks/ and classes.txt, a COCO JSON file, NAME:FOLDER such as voc:FOLDER (see
+            `comastre data list`), or shapes.
         map: YAML or JSON file with lines `class of the data: class of the model`; null for a class that the model
             does not know, background, or ignore for pixels that are not to be scored.
         out: File for all scores.

@@ -118,8 +118,9 @@ def find_field(name: str, method: str = methods.DEFAULT) -> ConfigField:
 def _kinds(annotation: Any) -> set[Any]:
     """The types and literal values that an annotation such as `tuple[int, ...] | None` is made of."""
     arguments = get_args(annotation)
-    if annotation is tuple or get_origin(annotation) is tuple:
-        return {tuple}
+    for whole in (tuple, dict):
+        if annotation is whole or get_origin(annotation) is whole:
+            return {whole}
     return set().union(*map(_kinds, arguments)) if arguments else {annotation}
 
 

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from comastre.config import methods
+from comastre.config.datasets import readers_of
 from comastre.config.older import upgraded
 from comastre.config.sections import BACKBONES, BackboneConfig, MethodConfig, PositiveFloat, PositiveInt, Size
 from comastre.errors import UserError
@@ -42,9 +43,11 @@ class ContinualConfig(Section):
 
 class DataConfig(Section):
     dataset: str = "shapes"
-    """shapes, voc, ade20k, coco, folder (images/ and masks/) or coco_json (COCO's instance format)."""
+    """Name of a dataset; `comastre data list` shows all that are installed."""
     root: str | None = None
-    """Folder of the dataset; not needed for shapes."""
+    """Folder of the dataset, where it needs one."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of a dataset that another package brings, as in '{year: 2020}'."""
     coco_labels: Literal["auto", "panoptic", "instances"] = "auto"
     """Labels of coco: panoptic PNGs (133 classes) or instance JSON (80); auto takes panoptic where it is there."""
     without: tuple[str, ...] = ()
@@ -89,8 +92,9 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check_without(self) -> DataConfig:
-        if self.without and self.dataset not in ("coco", "coco_json"):
-            raise ValueError(f"without takes classes out of coco and coco_json only, but dataset is {self.dataset}")
+        if self.without and self.dataset not in (readers := readers_of("without")):
+            known = " and ".join(readers)
+            raise ValueError(f"without takes classes out of {known} only, but dataset is {self.dataset}")
         return self
 
 

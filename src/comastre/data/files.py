@@ -169,8 +169,7 @@ def data_root(root: str | Path | None, dataset: str) -> Path:
         raise UserError(f"{dataset} needs --data.root FOLDER, the folder that holds the data.")
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        what = "the data" if dataset in ("folder", "coco_json") else dataset
-        raise UserError(f"data.root: {folder} is not a folder: give the folder that holds {what}.")
+        raise UserError(f"data.root: {folder} is not a folder: give the folder that holds the data of {dataset}.")
     listing(folder)
     return folder
 

@@ -1,8 +1,8 @@
-"""Data by one word on the command line: `shapes`, `voc:ROOT`, a folder of images and masks, or a COCO JSON file.
+"""Data by one word on the command line: `shapes`, `voc:FOLDER`, a folder of images and masks, or a COCO JSON file.
 
-A source is `shapes`, `voc:ROOT`, `ade20k:ROOT`, `coco:ROOT`, `folder:ROOT`, `coco_json:ROOT`, or a path: a folder with
-classes.txt or classes.json is a `folder`, one with an annotation file in a usual place is `coco_json`, and a file
-*.json is that annotation file alone.
+A source is NAME:FOLDER with the name of an installed dataset, the name alone of one that needs no folder, or a path: a
+folder with classes.txt or classes.json is a `folder`, one with an annotation file in a usual place is `coco_json`, and
+a file *.json is that annotation file alone.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from comastre.config.datasets import datasets, find_dataset, installed, near_dataset
 from comastre.config.run import DataConfig
 from comastre.data.dataset import Colour, Sample, SegmentationDataset
 from comastre.errors import UserError
 
 Split = Literal["train", "val", "all"]
-NAMES = ("shapes", "voc", "ade20k", "coco", "folder", "coco_json")
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,29 @@ class DataSource:
 def parse_source(text: str | Path) -> DataSource:
     """The source that a word of the command line names; nothing but the folder's own listing is read."""
     kind, colon, place = str(text).partition(":")
-    if kind in NAMES and colon and kind != "shapes":
+    spec = find_dataset(kind) if kind in (*datasets(), *installed().problems) else None
+    if spec is not None and not spec.needs_root and not colon:
+        return DataSource(kind)
+    if spec is not None and spec.needs_root and colon:
         if not place:
             raise UserError(f"{text} names no folder: write {kind}:FOLDER")
         path = Path(place).expanduser()
         return _annotation_file(path) if kind == "coco_json" and path.suffix == ".json" else DataSource(kind, path)
-    if str(text) == "shapes":
-        return DataSource("shapes")
     path = Path(text).expanduser()
     if path.suffix.lower() == ".json" and not path.is_dir():
         return _annotation_file(path)
     if path.is_dir():
         return _folder_source(path)
-    if kind in NAMES:
-        raise UserError(f"{kind} needs the folder that holds it: write {kind}:FOLDER")
+    if spec is not None:
+        needs = "needs the folder that holds it" if spec.needs_root else "needs no folder"
+        raise UserError(f"{kind} {needs}: write {spec.place}")
+    near = near_dataset(kind) if colon else None
+    if near is not None:
+        raise UserError(f"there is no dataset {kind}: did you mean {near}:{place}?")
+    public = [spec.place for spec in datasets().values() if spec.has_validation is None]
     raise UserError(
         f"there is no data {text}: give a folder with images/, masks/ and classes.txt, a COCO .json file, "
-        "voc:FOLDER, ade20k:FOLDER, coco:FOLDER or shapes"
+        f"{', '.join(public[:-1])} or {public[-1]}"
     )
 
 
@@ -70,17 +76,14 @@ def open_split(source: DataSource, split: Split, require_files: bool = True) -> 
     All images of an annotation file that was named are those of that file alone. With `require_files` a missing file is
     refused at once.
     """
-    from comastre.data.build import build_datasets
+    from comastre.data.build import build_dataset, build_datasets
     from comastre.data.files import FileDataset
-    from comastre.data.sets.coco_json import instance_dataset
 
-    if split == "all" and source.file is not None:
-        whole: SegmentationDataset = instance_dataset("coco_json", _root_of(source.file), "all", source.file)
-    elif split != "all" or has_own_validation(source):
-        training, validation = build_datasets(DataConfig.model_validate(source.settings()), require_files)
+    config = DataConfig.model_validate(source.settings())
+    if split != "all" or (source.file is None and has_own_validation(source)):
+        training, validation = build_datasets(config, require_files)
         return {"train": training, "val": validation}.get(split) or Joined((training, validation))
-    else:
-        whole = _undivided(source)
+    whole = build_dataset(config, "all")
     if require_files and isinstance(whole, FileDataset):
         whole.require_files()
     return whole
@@ -88,15 +91,7 @@ def open_split(source: DataSource, split: Split, require_files: bool = True) -> 
 
 def has_own_validation(source: DataSource) -> bool:
     """Whether the data comes with a validation split, so that none has to be held out."""
-    if source.dataset == "folder" and source.root is not None:
-        from comastre.data.sets.folder import has_validation
-
-        return has_validation(source.root)
-    if source.dataset == "coco_json" and source.root is not None:
-        from comastre.data.sets.coco_json import has_validation as has_validation_file
-
-        return has_validation_file(source.root, source.file)
-    return True
+    return find_dataset(source.dataset).validates(DataConfig.model_validate(source.settings()))
 
 
 def split_for_scoring(source: DataSource) -> Split:
@@ -128,17 +123,6 @@ class Joined:
         return [classes for part in self.parts for classes in part.presence()]
 
 
-def _undivided(source: DataSource) -> SegmentationDataset:
-    """All images of data without a validation split; none are held out."""
-    if source.dataset == "folder":
-        from comastre.data.sets.folder import folder
-
-        return folder(source.root, "train", held_out=0.0)
-    from comastre.data.sets.coco_json import coco_json
-
-    return coco_json(source.root, "train", held_out=0.0)
-
-
 def _annotation_file(path: Path) -> DataSource:
     if not path.is_file():
         raise UserError(f"there is no annotation file {path}: check the name")
@@ -158,9 +142,8 @@ def _folder_source(path: Path) -> DataSource:
         return DataSource("folder", path)
     if has_annotations(path):
         return DataSource("coco_json", path)
-    public = {"voc": "JPEGImages VOC2012 VOCdevkit", "ade20k": "ADEChallengeData2016"}
-    for name, signs in public.items():
-        if path.name in signs.split() or any((path / sign).is_dir() for sign in signs.split()):
+    for name, spec in datasets().items():
+        if path.name in spec.signs or any((path / sign).is_dir() for sign in spec.signs):
             raise UserError(f"{path} looks like {name}: write {name}:{path}")
     images = any((path / name).is_dir() for name in ("images", "train/images"))
     fix = (

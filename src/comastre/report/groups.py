@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comastre.config.datasets import datasets
+from comastre.config.settings import flatten
 from comastre.report.gather import METHOD_NAMES, Run
-
-# Fields of the data section that decide which validation images there are.
-_DATA_FIELDS = {
-    "shapes": ("image_size", "seed", "val_images"),
-    "folder": ("held_out",),
-    "coco_json": ("held_out", "val_json"),
-    "coco": ("coco_labels",),
-}
-_DATASET_NAMES = {"voc": "Pascal VOC", "ade20k": "ADE20K", "coco": "COCO", "shapes": "Shapes"}
 
 
 @dataclass(frozen=True)
@@ -109,8 +103,11 @@ def _stream(run: Run) -> tuple[Any, ...]:
 def _data(run: Run) -> tuple[Any, ...]:
     dataset = dataset_of(run)
     order = run.setting("continual", "class_order")
-    fields = _DATA_FIELDS.get(dataset, ())
-    return (dataset, tuple(order) if order else None, *(run.setting("data", name) for name in fields))
+    spec = datasets().get(dataset)  # None: of a package that is not installed here
+    section = run.config.get("data")
+    given = flatten(section) if isinstance(section, Mapping) else {}
+    values = [json.dumps(given.get(name), default=str) for name in (spec.validation_fields if spec else ())]
+    return (dataset, tuple(order) if order else None, *values)
 
 
 def dataset_of(run: Run) -> str:
@@ -120,7 +117,8 @@ def dataset_of(run: Run) -> str:
 
 def _title(run: Run) -> str:
     dataset = dataset_of(run)
-    name = _DATASET_NAMES.get(dataset, dataset)
+    spec = datasets().get(dataset)
+    name = spec.title if spec is not None else dataset
     if run.proposes_only:
         return f"{name}, stage 1 alone"
     if run.is_joint:

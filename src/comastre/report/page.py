@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from comastre import __version__
+from comastre.config.settings import flatten
 from comastre.evaluation.scores import CONVENTIONS
 from comastre.report.charts import loss_charts, recall_charts, score_charts
 from comastre.report.groups import Entry, Group
@@ -202,14 +203,6 @@ def _environments(group: Group) -> list[dict[str, Any]]:
     for entry in group.everybody:
         found.setdefault(tuple(entry.run.environment.items()), []).append(entry.label)
     return [{"labels": labels, "items": items} for items, labels in found.items()]
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as `section.field: value`."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _shown(value: Any) -> str:

@@ -76,7 +76,6 @@ ARCHIVES: dict[str, tuple[Archive, ...]] = {
     ),
 }
 _OFFICIAL = {"voc": (10582, 1449), "ade20k": (20210, 2000), "coco": (118287, 5000)}
-_PRESET = {"voc": "voc-15-5", "ade20k": "ade20k-100-50"}
 
 
 def prepare(
@@ -154,6 +153,7 @@ def _finish(dataset: str, root: Path) -> None:
 
 
 def _report(dataset: str, root: Path) -> None:
+    from comastre.config.datasets import find_dataset
     from comastre.config.run import DataConfig
     from comastre.data.build import build_datasets
 
@@ -161,5 +161,6 @@ def _report(dataset: str, root: Path) -> None:
     say(f"{dataset} is ready in {root}: {found[0]:,} training and {found[1]:,} validation images")
     if found != _OFFICIAL[dataset]:
         say(f"note: the official numbers are {_OFFICIAL[dataset][0]:,} and {_OFFICIAL[dataset][1]:,}")
-    if dataset in _PRESET:
-        say(f"next: comastre train {_PRESET[dataset]} --data.root {root} --out RUN")
+    preset = find_dataset(dataset).preset
+    if preset is not None:
+        say(f"next: comastre train {preset} --data.root {root} --out RUN")

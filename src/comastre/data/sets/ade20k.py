@@ -2,6 +2,7 @@
 
 `root` is ADEChallengeData2016 or the folder that holds it. Label 0 is void: pixels of none of the 150 classes.
 Training images are sorted by file name, which is what the indices of MiB's partition files count.
+The masks of this challenge tell no objects apart, so no class is a thing here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from comastre.config.run import DataConfig
 from comastre.data.dataset import palette
 from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below
 from comastre.errors import UserError
@@ -28,6 +30,11 @@ _NAMES = """
     glass, clock, flag
 """
 CLASS_NAMES = tuple(" ".join(_NAMES.split()).split(", "))
+
+
+def build(config: DataConfig, split: Literal["train", "val"]) -> FileDataset:
+    """The split that the data section describes."""
+    return ade20k(config.root, split)
 
 
 def ade20k(root: str | Path | None, split: Literal["train", "val"]) -> FileDataset:

@@ -15,12 +15,18 @@ from typing import Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE, palette
 from comastre.data.files import FileDataset, Labels, Record, data_root
 from comastre.data.sets.annotations import Categories, Notes, read_categories, read_json
 from comastre.data.sets.coco_json import instance_dataset
 from comastre.data.sets.removal import NOTHING, Removal
 from comastre.errors import UserError
+
+
+def build(config: DataConfig, split: Literal["train", "val"]) -> FileDataset:
+    """The split that the data section describes."""
+    return coco(config.root, split, config.coco_labels, Removal.of(config))
 
 
 def coco(

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE, palette
 from comastre.data.files import FileDataset, Labels, Record, data_root
 from comastre.data.images import image_size
@@ -34,6 +35,28 @@ _SPLIT_NAMES = {
     "val": ("val", "valid", "validation"),
     "all": ("train", "val", "valid", "validation", "test"),
 }
+
+
+def build(config: DataConfig, split: Literal["train", "val", "all"]) -> FileDataset:
+    """The split that the data section describes; all images of a file that was named are those of that file alone."""
+    removal = Removal.of(config)
+    if split != "all":
+        return coco_json(config.root, split, config.train_json, config.val_json, config.held_out, removal)
+    root = data_root(config.root, "coco_json")
+    named = None if config.train_json is None else _file(root, "train", config.train_json)
+    if named is not None:
+        return instance_dataset("coco_json", root, "all", named, removal=removal)
+    return coco_json(root, "train", held_out=0.0, removal=removal)
+
+
+def has_validation(config: DataConfig) -> bool:
+    """Whether there is an annotation file for validation, other than the one for training."""
+    if config.root is None:
+        return True  # opening it says what is missing
+    root = Path(config.root).expanduser()
+    found = _file(root, "val", config.val_json)
+    training = None if config.train_json is None else _file(root, "train", config.train_json)
+    return found is not None and (training is None or not found.samefile(training))
 
 
 def coco_json(
@@ -89,12 +112,6 @@ def instance_dataset(
 def has_annotations(root: Path) -> bool:
     """Whether an annotation file is in one of the usual places."""
     return _file(root, "train", None) is not None
-
-
-def has_validation(root: Path, training: Path | None = None) -> bool:
-    """Whether an annotation file for validation, other than the one for training, is in one of the usual places."""
-    found = _file(root, "val", None)
-    return found is not None and (training is None or not found.samefile(training))
 
 
 def _file(root: Path, split: Literal["train", "val"], given: str | None) -> Path | None:

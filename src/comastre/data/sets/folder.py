@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE, palette
 from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below, read_names
 from comastre.data.images import IMAGE_SUFFIXES
@@ -27,6 +28,21 @@ from comastre.errors import UserError
 
 _VOID = ("void", "unlabeled", "unlabelled")
 _VAL = ("val", "valid", "validation")
+
+
+def build(config: DataConfig, split: Literal["train", "val", "all"]) -> FileDataset:
+    """The split that the data section describes."""
+    if split == "all":
+        return folder(config.root, "train", held_out=0.0)
+    return folder(config.root, split, config.held_out)
+
+
+def has_validation(config: DataConfig) -> bool:
+    """Whether the folder says itself which images are for validation."""
+    if config.root is None:
+        return True  # opening it says what is missing
+    base = Path(config.root).expanduser()
+    return _split_folders(base, _VAL) is not None or any((base / f"{name}.txt").exists() for name in _VAL)
 
 
 def folder(root: str | Path | None, split: Literal["train", "val"], held_out: float = 0.1) -> FileDataset:
@@ -57,11 +73,6 @@ def _split_records(base: Path, split: Literal["train", "val"], held_out: float) 
     if len(lists) != 2 or lists[0].stem != "train":
         raise UserError(f"{base} has {lists[0].name} but a split needs both train.txt and val.txt: add the other one.")
     return _listed(lists[0] if split == "train" else lists[1], records)
-
-
-def has_validation(base: Path) -> bool:
-    """Whether the folder says itself which images are for validation."""
-    return _split_folders(base, _VAL) is not None or any((base / f"{name}.txt").exists() for name in _VAL)
 
 
 def _split_folders(base: Path, names: Sequence[str]) -> tuple[Path, Path] | None:

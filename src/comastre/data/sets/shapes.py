@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from comastre.config.run import DataConfig
 from comastre.data.dataset import Colour, Sample, palette
 from comastre.data.sets.shapes_drawing import OUTLINES, Placed, background, coverage, paint
 from comastre.errors import UserError
@@ -75,6 +76,12 @@ class Shapes:
         self._instances[index] = instances
         self._labels[index] = labels
         self._drawn[index] = True
+
+
+def build(config: DataConfig, split: Literal["train", "val"]) -> Shapes:
+    """The split that the data section describes."""
+    number = config.train_images if split == "train" else config.val_images
+    return drawn_once(split, config.image_size, number, config.seed)
 
 
 @lru_cache(maxsize=4)

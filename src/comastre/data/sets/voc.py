@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 
+from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE, Colour
 from comastre.data.files import FileDataset, Labels, Record, data_root, first_existing, read_names
 from comastre.data.images import check_mask, read_mask
@@ -30,6 +31,11 @@ _NAMES = """
     pottedplant, sheep, sofa, train, tvmonitor
 """
 CLASS_NAMES = tuple(" ".join(_NAMES.split()).split(", "))
+
+
+def build(config: DataConfig, split: Literal["train", "val"]) -> FileDataset:
+    """The split that the data section describes."""
+    return voc(config.root, split)
 
 
 def voc(root: str | Path | None, split: Literal["train", "val"]) -> FileDataset:
