@@ -47,6 +47,10 @@ class SegmentationDataset(Protocol):
     def has_background(self) -> bool:
         """Whether id 0 is a real background (VOC, Shapes) rather than unlabelled pixels (ADE20K)."""
 
+    @property
+    def things(self) -> frozenset[int]:
+        """Dataset ids of the classes that have objects (a car); the others are stuff (the sky)."""
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Sample: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,9 @@ class FileDataset:
         read_labels: LabelReader,
         has_background: bool = True,
         source: Path | None = None,
+        things: Collection[int] | None = None,
     ) -> None:
+        """A split of `records`; `things` are the ids of classes that have objects, by default all."""
         if not records:
             raise UserError(
                 f"The {split} split of {name} has no images{f' in {source}' if source else ''}: add some; where a "
@@ -89,6 +91,7 @@ class FileDataset:
         self.class_names = tuple(class_names)
         self.colours = tuple(colours)
         self.has_background = has_background
+        self.things = frozenset(range(1, len(self.class_names) + 1) if things is None else things)
         self.records = tuple(records)
         self.read_labels = read_labels
 

@@ -44,6 +44,7 @@ class Relabelled:
         self.class_names: tuple[str, ...] = class_names
         self.colours: tuple[Colour, ...] = colours
         self.has_background: bool = dataset.has_background
+        self.things: frozenset[int] = _translated(dataset.things, table)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -82,6 +83,7 @@ def relabel(
         [dataset.records[index] for index in chosen],
         RelabelledReader(dataset.read_labels, table, chosen),
         dataset.has_background,
+        things=_translated(dataset.things, table),
     )
 
 

@@ -108,6 +108,7 @@ class Joined:
         self.class_names: tuple[str, ...] = parts[0].class_names
         self.colours: tuple[Colour, ...] = parts[0].colours
         self.has_background: bool = parts[0].has_background
+        self.things: frozenset[int] = parts[0].things
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)

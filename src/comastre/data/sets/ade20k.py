@@ -61,4 +61,5 @@ def ade20k(root: str | Path | None, split: Literal["train", "val"]) -> FileDatas
         MaskReader(num_classes),
         has_background=False,
         source=folder / "images" / part,
+        things=(),
     )

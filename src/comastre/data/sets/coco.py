@@ -76,6 +76,7 @@ def _panoptic(annotations: Path, images: Path, split: str, removal: Removal) -> 
         PanopticReader(categories, Notes(notes)),
         has_background=False,
         source=annotations,
+        things=categories.things,
     )
 
 

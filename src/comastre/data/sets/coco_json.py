@@ -106,7 +106,16 @@ def instance_dataset(
     colours = palette(len(categories.class_names) + 1)
     reader = InstanceReader(categories, notes)
     title = removal.title(name)
-    return FileDataset(title, split, categories.class_names, colours, records, reader, source=annotations)
+    return FileDataset(
+        title,
+        split,
+        categories.class_names,
+        colours,
+        records,
+        reader,
+        source=annotations,
+        things=categories.things,
+    )
 
 
 def has_annotations(root: Path) -> bool:

@@ -26,6 +26,7 @@ class Shapes:
     name = "shapes"
     class_names: tuple[str, ...] = tuple(OUTLINES)
     has_background = True
+    things = frozenset(range(1, len(class_names) + 1))
 
     def __init__(self, split: Literal["train", "val"], size: int = 64, num_images: int = 2000, seed: int = 0) -> None:
         if split not in ("train", "val"):
