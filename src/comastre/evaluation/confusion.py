@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from comastre.data.dataset import IGNORE
 from comastre.distributed import sum_over_processes
-
-IGNORE = 255
 
 
 class ConfusionMatrix:

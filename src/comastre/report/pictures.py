@@ -10,14 +10,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from comastre.data.dataset import palette
+from comastre.data.dataset import IGNORE, palette
 from comastre.report.gather import Example, Examples
 from comastre.report.groups import Entry, Group
 
 BUDGET = 3_000_000
 """Bytes of all pictures of a report, so that a page stays below 5 MB."""
-_IGNORE = 255
-_COLOURS = [channel for colour in (*palette(_IGNORE), (255, 255, 255)) for channel in colour]
+_COLOURS = [channel for colour in (*palette(IGNORE), (255, 255, 255)) for channel in colour]
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def label_overlay(file: Path) -> str:
     """
     with Image.open(file) as picture:
         count = 1 + max(label for label, pixels in enumerate(picture.histogram()) if pixels)
-        opaque = bytes(0 if label == 0 else 140 if label == _IGNORE else 255 for label in range(count))
+        opaque = bytes(0 if label == 0 else 140 if label == IGNORE else 255 for label in range(count))
         picture.putpalette(_COLOURS[: 3 * count])
         content = io.BytesIO()
         picture.save(content, "PNG", optimize=True, transparency=opaque)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from comastre.data.dataset import IGNORE
 from comastre.errors import UserError
 
-IGNORE = 255
 PROTOCOLS = ("overlapped", "disjoint", "sequential")
 
 
