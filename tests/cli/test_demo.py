@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from comastre.cli.demo import CONVENTION, PAPER, contenders, learn_and_compare, meaning
+from comastre.cli.demo import CONVENTION, contenders, learn_and_compare, meaning
+from comastre.config.conventions import CONVENTIONS
 from comastre.config.settings import differences
 from comastre.evaluation.results import Results
-from comastre.evaluation.scores import CONVENTIONS, Miou
+from comastre.evaluation.scores import Miou
 
 SHORT = {
     "data": {"train_images": 60, "val_images": 6},

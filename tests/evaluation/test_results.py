@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from comastre.config.conventions import CONVENTIONS
 from comastre.errors import UserError
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import ClassErrors, Results, StepResult
-from comastre.evaluation.scores import CONVENTIONS, Miou
+from comastre.evaluation.scores import Miou
 
 FIRST = StepResult(
     step=0,

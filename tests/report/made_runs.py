@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from comastre.config.conventions import CONVENTIONS
 from comastre.config.run import RunConfig
 from comastre.config.settings import write_config
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import ClassErrors, Results, StepResult
-from comastre.evaluation.scores import CONVENTIONS, Miou
+from comastre.evaluation.scores import Miou
 
 CLASSES = ("cat", "dog", "cow", "bus")
 COLOURS = ((0, 0, 0), (220, 20, 60), (30, 144, 255), (34, 139, 34), (255, 165, 0))

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import tyro
 
+from comastre.config.conventions import CONVENTIONS
 from comastre.text import say
 
 Runs = Annotated[list[Path], tyro.conf.arg(metavar="RUN")]
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+_CONVENTION = f"How mIoU is averaged: {', '.join(CONVENTIONS)}; by default as the first run says."
 Folder = Annotated[Path | None, tyro.conf.arg(metavar="DIR")]
 
 
@@ -20,7 +22,7 @@ def report(
     out: File = None,
     figures: Folder = None,
     tables: Folder = None,
-    convention: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    convention: Annotated[str | None, tyro.conf.arg(metavar="NAME", help=_CONVENTION)] = None,
 ) -> int:
     """Show on one page what runs learned and forgot; runs of one setting share their charts.
 
@@ -29,8 +31,6 @@ def report(
         out: The page; by default report.html in the run, or in this folder for several runs.
         figures: Also save every chart here, as SVG and PNG.
         tables: Also save every table here, as CSV, Markdown and LaTeX.
-        convention: How mIoU is averaged: paper, no_background_in_base, future_ignored or no_background; by default
-            as the first run says.
     """
     from comastre.report.terminal import show
     from comastre.report.write import REPORT, convention_of, write_report

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from comastre.config import methods
+from comastre.config.conventions import PAPER, ConventionName
 from comastre.config.datasets import readers_of
 from comastre.config.older import upgraded
 from comastre.config.sections import BACKBONES, BackboneConfig, MethodConfig, PositiveFloat, PositiveInt, Size
@@ -137,7 +138,7 @@ class TrainingConfig(Section):
 class EvaluationConfig(Section):
     batch_size: PositiveInt = 1
     """Images per forward pass at evaluation."""
-    convention: Literal["paper", "no_background_in_base", "future_ignored", "no_background"] = "paper"
+    convention: ConventionName = PAPER
     """Which convention the headline numbers follow; all are in results.json."""
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from comastre.config.conventions import CONVENTIONS, PAPER
 from comastre.errors import UserError
 from comastre.evaluation.recall import Recall
-from comastre.evaluation.scores import CONVENTIONS, PAPER, Miou, average, forgetting
+from comastre.evaluation.scores import Miou, average, forgetting
 from comastre.files import write_whole
 
 VERSION = 1

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from comastre.config.conventions import CONVENTIONS, Convention
+
 
 @dataclass(frozen=True)
 class Miou:
@@ -24,27 +26,6 @@ class Miou:
     inc: float | None
     """None at step 0, where nothing was incremented."""
     all: float
-
-
-@dataclass(frozen=True)
-class Convention:
-    """How one group of papers averages."""
-
-    background_in_base: bool
-    background_in_all: bool
-    ignore_future: bool
-    """Leave out pixels of classes not learned yet, instead of counting them as background."""
-
-
-PAPER = "paper"
-CONVENTIONS: Mapping[str, Convention] = {
-    # The paper's tables fit only this one: (101 base + 50 inc) / 151 = all on ADE20K.
-    PAPER: Convention(background_in_base=True, background_in_all=True, ignore_future=False),
-    # MiB, CoMFormer.
-    "no_background_in_base": Convention(background_in_base=False, background_in_all=True, ignore_future=False),
-    "future_ignored": Convention(background_in_base=True, background_in_all=True, ignore_future=True),
-    "no_background": Convention(background_in_base=False, background_in_all=False, ignore_future=False),
-}
 
 
 def fold(matrix: Tensor, num_learned: int, ignore_future: bool = False) -> Tensor:

@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor, device
 
 from comastre.class_table import ClassTable
+from comastre.config.conventions import PAPER
 from comastre.data.class_mapping import ClassMap, ClassMapping, map_classes
 from comastre.data.relabel import relabel
 from comastre.data.sources import DataSource, Split, open_split, split_for_scoring
@@ -21,7 +22,6 @@ from comastre.evaluation.evaluate import EvaluationPlan, evaluate
 from comastre.evaluation.image_progress import ImageProgress
 from comastre.evaluation.model import EvaluatedModel
 from comastre.evaluation.results import BACKGROUND, StepResult, without_nan
-from comastre.evaluation.scores import PAPER
 from comastre.files import write_whole
 from comastre.segmentation import Segmentation, Size
 from comastre.stream.scenario import Scenario, Task

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from comastre.config.conventions import CONVENTIONS
 from comastre.evaluation.results import BACKGROUND
 from comastre.evaluation.scoring import Scores
 from comastre.text import table
 
-# What each convention means, in a few words.
-_MEANING = {
-    "paper": "background counts in base and all",
-    "no_background_in_base": "background counts in all only",
-    "future_ignored": "as paper, but pixels of classes that the model does not know are left out",
-    "no_background": "classes only",
-}
 _MASKS = ("missed", "unsure", "confused", "right")
 
 
@@ -59,7 +53,7 @@ def _heading(scores: Scores, model: str) -> str:
 def _conventions(scores: Scores) -> str:
     rows = [["convention", "base", "inc", "all", ""]]
     for name, value in scores.result.conventions.items():
-        rows.append([name, _number(value.base), _number(value.inc), _number(value.all), _MEANING.get(name, "")])
+        rows.append([name, _number(value.base), _number(value.inc), _number(value.all), CONVENTIONS[name].of_a_model])
     return _aligned(rows, numbers=(1, 2, 3))
 
 

@@ -6,17 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from comastre.config.conventions import CONVENTIONS
 from comastre.evaluation.results import BACKGROUND, ClassErrors, Results, StepResult
-from comastre.evaluation.scores import CONVENTIONS, Miou
+from comastre.evaluation.scores import Miou
 from comastre.report.groups import Entry, Group
 
 ERROR_KINDS = ("right", "wrong_class", "below_alpha", "not_proposed")
-CONVENTION_WORDS = {
-    "paper": "base and all include background; classes not learned yet count as background (the paper's way)",
-    "no_background_in_base": "base without background, all with it; classes not learned yet count as background",
-    "future_ignored": "base and all include background; pixels of classes not learned yet are left out",
-    "no_background": "without background; classes not learned yet count as background",
-}
 
 
 def results_of(entry: Entry) -> Results:

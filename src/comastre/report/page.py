@@ -11,12 +11,11 @@ import jinja2
 from markupsafe import Markup
 
 from comastre import __version__
+from comastre.config.conventions import CONVENTIONS
 from comastre.config.settings import flatten
-from comastre.evaluation.scores import CONVENTIONS
 from comastre.report.charts import loss_charts, recall_charts, score_charts
 from comastre.report.groups import Entry, Group
 from comastre.report.numbers import (
-    CONVENTION_WORDS,
     ERROR_KINDS,
     ClassRow,
     average,
@@ -66,7 +65,7 @@ def render(groups: Sequence[Group], convention: str, title: str) -> str:
         title=title,
         groups=[_group(group, convention, BUDGET // len(groups)) for group in groups],
         convention=convention,
-        convention_words=CONVENTION_WORDS[convention],
+        convention_words=CONVENTIONS[convention].of_a_run,
         error_names=ERROR_NAMES,
         style=Markup(_file("style.css")),
         script=Markup(_file("script.js")),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from comastre.config.conventions import CONVENTIONS, PAPER
 from comastre.errors import UserError
-from comastre.evaluation.scores import CONVENTIONS, PAPER
 from comastre.files import write_whole
 from comastre.report.gather import Run, read_run
 from comastre.report.groups import Group, grouped, labelled
