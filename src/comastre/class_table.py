@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from comastre.section import Section
 
 Colour = tuple[int, int, int]
+"""Red, green and blue, 0..255."""
 
 
 class ClassRecord(Section):
@@ -78,7 +79,7 @@ def class_table(
     """The table of `names` in learning order, `tasks[t]` of them brought by step t; `colours` has background first."""
     if len(names) != sum(tasks):
         raise ValueError(f"{len(names)} class names for tasks of {tuple(tasks)} classes")
-    colours = colours or [(0, 0, 0), *map(_distinct_colour, range(len(names)))]
+    colours = colours or palette(len(names) + 1)
     steps = [step for step, size in enumerate(tasks) for _ in range(size)]
     records = [
         ClassRecord(name=name, task=step, colour=colour)
@@ -92,7 +93,15 @@ def class_table(
     )
 
 
-def _distinct_colour(index: int) -> Colour:
-    # Steps of the golden ratio around the colour wheel keep any number of neighbours apart.
-    red, green, blue = colorsys.hsv_to_rgb((index * 0.618034) % 1.0, 0.65 + 0.3 * (index % 2), 0.95)
-    return round(red * 255), round(green * 255), round(blue * 255)
+def palette(num: int) -> tuple[Colour, ...]:
+    """`num` distinct colours, the first black for background; a longer palette starts with the shorter one."""
+    golden_ratio = 0.618033988749895
+    colours: list[Colour] = [(0, 0, 0)]
+    for index in range(num - 1):
+        # Hues a golden angle apart never come close early on; saturation and value tell later rounds apart.
+        hue = (0.02 + index * golden_ratio) % 1.0
+        saturation = (0.75, 0.5, 0.95)[index // 12 % 3]
+        value = (0.95, 0.65, 0.8)[index // 36 % 3]
+        red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
+        colours.append((round(red * 255), round(green * 255), round(blue * 255)))
+    return tuple(colours[:num])

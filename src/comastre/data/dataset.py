@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import colorsys
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from comastre.class_table import Colour
+
 IGNORE = 255
 """Label of pixels that count neither in training nor in evaluation."""
-
-Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,3 @@ class SegmentationDataset(Protocol):
 
     def presence(self) -> list[frozenset[int]]:
         """The classes (1..C) of each image, without background and ignore."""
-
-
-def palette(num: int) -> tuple[Colour, ...]:
-    """`num` distinct colours, the first black for background; a longer palette starts with the shorter one."""
-    golden_ratio = 0.618033988749895
-    colours: list[Colour] = [(0, 0, 0)]
-    for index in range(num - 1):
-        # Hues a golden angle apart never come close early on; saturation and value tell later rounds apart.
-        hue = (0.02 + index * golden_ratio) % 1.0
-        saturation = (0.75, 0.5, 0.95)[index // 12 % 3]
-        value = (0.95, 0.65, 0.8)[index // 36 % 3]
-        red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
-        colours.append((round(red * 255), round(green * 255), round(blue * 255)))
-    return tuple(colours[:num])

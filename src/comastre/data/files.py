@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from comastre.data.dataset import IGNORE, Colour, Sample
+from comastre.class_table import Colour
+from comastre.data.dataset import IGNORE, Sample
 from comastre.data.images import check_mask, checked_size, read_image, read_mask
 from comastre.data.presence import Fingerprint, cached_presence
 from comastre.errors import UserError

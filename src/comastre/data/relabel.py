@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from comastre.data.dataset import IGNORE, Colour, Sample, SegmentationDataset
+from comastre.class_table import Colour
+from comastre.data.dataset import IGNORE, Sample, SegmentationDataset
 from comastre.data.files import FileDataset, LabelReader, Labels, Record
 
 

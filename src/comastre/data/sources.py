@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from comastre.class_table import Colour
 from comastre.config.datasets import datasets, find_dataset, installed, near_dataset
 from comastre.config.run import DataConfig
-from comastre.data.dataset import Colour, Sample, SegmentationDataset
+from comastre.data.dataset import Sample, SegmentationDataset
 from comastre.errors import UserError
 
 Split = Literal["train", "val", "all"]

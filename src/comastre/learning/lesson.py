@@ -13,9 +13,9 @@ from pathlib import Path
 
 from comastre.bundle import store
 from comastre.bundle.store import Bundle
-from comastre.class_table import ClassRecord, ClassTable, Colour, LineageStep
+from comastre.class_table import ClassRecord, ClassTable, Colour, LineageStep, palette
 from comastre.config.run import RunConfig
-from comastre.data.dataset import SegmentationDataset, palette
+from comastre.data.dataset import SegmentationDataset
 from comastre.data.relabel import relabel
 from comastre.data.sources import DataSource
 from comastre.evaluation.recall import Recall

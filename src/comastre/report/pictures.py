@@ -10,7 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from comastre.data.dataset import IGNORE, palette
+from comastre.class_table import palette
+from comastre.data.dataset import IGNORE
 from comastre.report.gather import Example, Examples
 from comastre.report.groups import Entry, Group
 

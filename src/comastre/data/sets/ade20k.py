@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from comastre.class_table import palette
 from comastre.config.run import DataConfig
-from comastre.data.dataset import palette
 from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below
 from comastre.errors import UserError
 

@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from comastre.class_table import palette
 from comastre.config.run import DataConfig
-from comastre.data.dataset import IGNORE, palette
+from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, Labels, Record, data_root
 from comastre.data.sets.annotations import Categories, Notes, read_categories, read_json
 from comastre.data.sets.coco_json import instance_dataset

@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from comastre.class_table import palette
 from comastre.config.run import DataConfig
-from comastre.data.dataset import IGNORE, palette
+from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, Labels, Record, data_root
 from comastre.data.images import image_size
 from comastre.data.sets.annotations import Categories, Notes, group_by_image, read_categories, read_json

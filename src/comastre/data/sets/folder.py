@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from comastre.class_table import palette
 from comastre.config.run import DataConfig
-from comastre.data.dataset import IGNORE, palette
+from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below, read_names
 from comastre.data.images import IMAGE_SUFFIXES
 from comastre.data.sets.held_out import is_held_out

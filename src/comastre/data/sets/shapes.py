@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from comastre.class_table import Colour, palette
 from comastre.config.run import DataConfig
-from comastre.data.dataset import Colour, Sample, palette
+from comastre.data.dataset import Sample
 from comastre.data.sets.shapes_drawing import OUTLINES, Placed, background, coverage, paint
 from comastre.errors import UserError
 

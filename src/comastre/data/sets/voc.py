@@ -19,8 +19,9 @@ from typing import Literal
 
 import numpy as np
 
+from comastre.class_table import Colour
 from comastre.config.run import DataConfig
-from comastre.data.dataset import IGNORE, Colour
+from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, Labels, Record, data_root, first_existing, read_names
 from comastre.data.images import check_mask, read_mask
 from comastre.data.sets.sbd import find_sbd, read_sbd, sbd_names
