@@ -66,7 +66,7 @@ def test_yaml_and_json_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: b\na: c\n", "line 1: a is given twice"),
+        ("a: b\na: c\n", "line 2: a is given twice"),
         ("- a\n- b\n", "must hold lines such as"),
         ("a: [b]\n", "must hold lines such as"),
         ("", "must hold lines such as"),

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-import yaml
 from pydantic.fields import FieldInfo
 
 from comastre.config import methods
 from comastre.config.older import renamed
 from comastre.config.run import METHOD_SETTINGS, RunConfig
+from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
 from comastre.section import Section
 
@@ -130,8 +130,8 @@ def parse_value(text: str, field: ConfigField) -> Any:
     if tuple in kinds and "," in text and not text.lstrip().startswith("["):
         text = f"[{text}]"
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text)
+    except NotYaml:
         if str in kinds:
             return text
         raise UsageError(f"--{field.name} got {text!r}, which cannot be read as a value") from None

@@ -16,24 +16,13 @@ from comastre.config import methods
 from comastre.config.older import upgraded
 from comastre.config.overrides import config_fields, suggestion
 from comastre.config.run import RunConfig
+from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
 from comastre.files import write_whole
 from comastre.section import merge
 
 # Keys of a YAML file that describe the file itself and are not configuration.
 _FILE_KEYS = ("about", "needs", "base")
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a name given twice, of which YAML would silently drop the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -233,11 +222,9 @@ def _file_text(path: Path, source: str) -> str:
 
 def _parse(text: str, origin: str) -> dict[str, Any]:
     try:
-        content = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark is not None else ""
-        raise UserError(f"{origin} is not valid YAML{line}: {getattr(error, 'problem', None) or error}") from None
+        content = parse_yaml(text)
+    except NotYaml as error:
+        raise UserError(f"{origin} is not valid YAML{error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):

@@ -6,11 +6,9 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from comastre.class_table import ClassTable
+from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.data.dataset import IGNORE
 from comastre.data.names import looks_like
 from comastre.errors import UserError
@@ -74,27 +72,14 @@ def map_classes(data_names: Sequence[str], classes: ClassTable, given: ClassMap 
     return ClassMapping(tuple(labels), same, tuple(unknown), tuple(left_out), missing)
 
 
-class _Texts(yaml.BaseLoader):
-    """YAML (and so JSON) in which everything is text: a class may be called `no` or 7, but only once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [str(key.value) for key, _ in node.value]
-        for (key, _), name in zip(node.value, names, strict=True):
-            if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name} is given twice", key.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def read_map(path: Path) -> dict[str, str | None]:
     """The map of a YAML or JSON file: data class -> model class, null (not known to the model) or `ignore`."""
     try:
-        content: Any = yaml.load(path.read_text(encoding="utf-8"), _Texts)
+        content = parse_yaml(path.read_text(encoding="utf-8"), as_text=True)  # a class may be called `no` or 7
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--map {path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark is not None else ""
-        raise UserError(f"--map {path} is neither YAML nor JSON{line}: {getattr(error, 'problem', error)}") from None
+    except NotYaml as error:
+        raise UserError(f"--map {path} is neither YAML nor JSON{error}") from None
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
         raise UserError(f"--map {path} must hold lines such as `cat: dog`: a class of the data, a class of the model")
     return {name: None if value.lower() in ("null", "~", "") else value for name, value in content.items()}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-import yaml
 
+from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
 from comastre.evaluation.examples import FOLDER, INDEX, recorded_steps, step_folder
 from comastre.evaluation.results import Results
@@ -151,9 +151,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
         raise UserError(f"{folder} is not a run, it has no {CONFIG}: {hint}")
     try:
-        content = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = parse_yaml((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): restore it") from error
+    except NotYaml as error:
+        raise UserError(f"{folder / CONFIG} is not valid YAML{error}: restore it") from None
     if not isinstance(content, dict):
         raise UserError(f"{folder / CONFIG} does not hold a configuration: restore it")
     return content
