@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from made_runs import make_joint, make_run
 
+from comastre.config.run_files import HOLDER
 from comastre.errors import UserError
 from comastre.report.gather import read_run
 from comastre.report.groups import grouped, labelled
@@ -68,7 +69,7 @@ def test_damage_elsewhere_is_told(tmp_path: Path) -> None:
 )
 def test_whether_it_still_trains(tmp_path: Path, holder: str, state: str) -> None:
     folder = make_run(tmp_path / "run", (60.0,))
-    (folder / ".lock").write_text(f"{holder}\n")
+    (folder / HOLDER).write_text(f"{holder}\n")
     assert read_run(folder).state == state
 
 

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from comastre.config.run_files import EXAMPLES
 from comastre.data.dataset import IGNORE, SegmentationDataset
 from comastre.files import write_whole
 from comastre.segmentation import SegmentImages
 from comastre.stream.scenario import Scenario
 
-FOLDER = "examples"
 INDEX = "index.json"
 COUNT = 12
 LONGEST_SIDE = 320
@@ -78,7 +78,7 @@ def record_examples(
     device: torch.device | str = "cpu",
 ) -> None:
     """Write what a model, in eval mode, sees in the example images after `step`; draws no random numbers."""
-    folder = run / FOLDER
+    folder = run / EXAMPLES
     chosen = choose_examples(dataset.presence(), scenario.class_order)
     lookup = scenario.evaluation_lookup(len(scenario.tasks) - 1)
     colours = [dataset.colours[0], *(dataset.colours[label] for label in scenario.class_order)]
@@ -120,12 +120,12 @@ def recorded_names(folder: Path) -> list[str]:
 
 def adopt_examples(base: Path, run: Path) -> None:
     """Take over the examples of another run's first step, where it has some."""
-    if not (base / FOLDER / INDEX).is_file():
+    if not (base / EXAMPLES / INDEX).is_file():
         return
-    (run / FOLDER).mkdir(parents=True, exist_ok=True)
+    (run / EXAMPLES).mkdir(parents=True, exist_ok=True)
     for part in ("image", "truth", step_folder(0)):
-        shutil.copytree(base / FOLDER / part, run / FOLDER / part, dirs_exist_ok=True)
-    shutil.copyfile(base / FOLDER / INDEX, run / FOLDER / INDEX)
+        shutil.copytree(base / EXAMPLES / part, run / EXAMPLES / part, dirs_exist_ok=True)
+    shutil.copyfile(base / EXAMPLES / INDEX, run / EXAMPLES / INDEX)
 
 
 def step_folder(step: int) -> str:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-
+from comastre.config.run_files import CONFIG, ENVIRONMENT, EXAMPLES, METRICS, RESULTS
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
-from comastre.evaluation.examples import FOLDER, INDEX, recorded_steps, step_folder
+from comastre.evaluation.examples import INDEX, recorded_steps, step_folder
 from comastre.evaluation.results import Results
-from comastre.training.directory import CONFIG, RESULTS
-from comastre.training.environment import ENVIRONMENT
+from comastre.training.lock import is_held
 
-METRICS = "metrics.jsonl"
 METHOD_NAMES = {
     "comastre": "CoMasTRe",
     "finetune": "fine-tuning",
@@ -131,7 +127,7 @@ def read_run(folder: Path) -> Run:
         losses=curves,
         boundaries=boundaries,
         position=(lines[-1]["step"], lines[-1]["iteration"]) if lines else None,
-        examples=_read_examples(folder / FOLDER, remarks),
+        examples=_read_examples(folder / EXAMPLES, remarks),
         environment=_read_environment(folder / ENVIRONMENT),
         held=is_held(folder),
         remarks=tuple(remarks),
@@ -255,15 +251,3 @@ def _read_environment(file: Path) -> dict[str, str]:
         return {str(name): str(value) for name, value in content.items()}
     except (OSError, ValueError, AttributeError):
         return {}  # a run of an earlier version, or a damaged file: the report says that there is none
-
-
-def is_held(folder: Path) -> bool:
-    """Whether the process that the run's lock names is alive; the lock itself is not touched."""
-    try:
-        words = (folder / ".lock").read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError):
-        return False
-    if len(words) < 4 or not words[1].isdigit():
-        return False
-    # Of another machine nothing is known: its lock may be left over.
-    return words[3] == socket.gethostname() and bool(psutil.pid_exists(int(words[1])))

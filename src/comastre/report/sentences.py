@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from comastre.config.run_files import CONFIG
 from comastre.evaluation.results import Results
 from comastre.report.gather import Run
 from comastre.report.groups import Entry, Group
@@ -136,7 +137,7 @@ def state_words(run: Run) -> str:
         where = f" in step {step + 1} after {iteration} iterations"
     done = "no step is finished" if run.results is None else _finished(run.results)
     word = "is still training" if run.state == "running" else "was stopped"
-    go_on = f"; go on with: comastre train {run.folder / 'config.yaml'} --out {run.folder}"
+    go_on = f"; go on with: comastre train {run.folder / CONFIG} --out {run.folder}"
     return f"{word}{where} ({done})" + ("." if run.state == "running" else go_on)
 
 

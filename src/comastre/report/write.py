@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from comastre.config.conventions import CONVENTIONS, PAPER
+from comastre.config.run_files import REPORT
 from comastre.errors import UserError
 from comastre.files import write_whole
 from comastre.report.gather import Run, read_run
 from comastre.report.groups import Group, grouped, labelled
 from comastre.report.page import render
 from comastre.text import complain, say
-
-REPORT = "report.html"
 
 
 def read_groups(folders: Sequence[Path], titles: Sequence[str] | None = None) -> list[Group]:

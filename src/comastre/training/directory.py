@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
-
-import psutil
 
 from comastre.config.run import RunConfig
+from comastre.config.run_files import CHECKPOINTS, CONFIG, HOLDER, RESULTS
 from comastre.config.settings import differences, listed, load_config, write_config
 from comastre.errors import UserError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from comastre.training.lock import locked
 
 # What may change between two starts of one run: where and how fast it runs, not what it learns. The bit-identical
 # resume is promised for unchanged settings only: other devices round differently.
@@ -37,10 +28,6 @@ CHANGEABLE = frozenset(
         "training.strategy",
     }
 )
-CONFIG = "config.yaml"
-RESULTS = "results.json"
-CHECKPOINTS = "checkpoints"
-_LOCK = ".lock"
 
 
 def refuse_unfit(out: Path, config: RunConfig, fresh: bool) -> None:
@@ -75,51 +62,6 @@ def fingerprint(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Hold the run: a second process gets an error, the lock of a process that died is taken over."""
-    _make(out)
-    # Not truncated on opening: the holder's line must survive those who only try.
-    with (out / _LOCK).open("a+", encoding="utf-8") as file:
-        if not _take(file):
-            file.seek(0)
-            holder = file.readline().strip() or "another process"
-            raise UserError(f"{out} is in use by {holder}: wait for it, stop it, or name another --out")
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
-        yield
-
-
-def _take(file: IO[str]) -> bool:
-    if fcntl is None:
-        return not _holder_lives(file)
-    try:
-        # The system drops this kind of lock when its process ends, however it ends; loader processes do not inherit it.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return False
-        return not _holder_lives(file)  # a file system without locks
-    return True
-
-
-def _holder_lives(file: IO[str]) -> bool:
-    file.seek(0)
-    words = file.readline().split()
-    if len(words) != 4 or words[3] != socket.gethostname() or int(words[1]) == os.getpid():
-        return False
-    return bool(psutil.pid_exists(int(words[1])))
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be made: {error.strerror}") from error
-
-
 def _refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: name a folder")
@@ -145,6 +87,7 @@ def move_aside(out: Path) -> None:
     number = 1
     while (aside := out.with_name(f"{out.name}.old-{number}")).exists():
         number += 1
+    (out / HOLDER).unlink(missing_ok=True)  # nobody trains what was put aside
     out.rename(aside)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from comastre import __version__
+from comastre.config.run_files import ENVIRONMENT
 from comastre.files import write_whole
 
-ENVIRONMENT = "environment.json"
 _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
 

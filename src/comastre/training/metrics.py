@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from comastre.config.run_files import METRICS, TENSORBOARD
 from comastre.training.checkpoint import Position, disk_error, write_atomically
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ class MetricsLog:
         """`first_iteration` is the number of iterations of the whole run that are done."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._path = out / "metrics.jsonl"
+        self._path = out / METRICS
         kept = lines_until(self._path, position)
         write_atomically(self._path, "".join(kept).encode())
         self._file = self._path.open("a", encoding="utf-8")
         # Iterations count from 1 in the logs, so all later than `first_iteration` are out of date.
-        self._board: SummaryWriter = SummaryWriter(str(out / "tensorboard"), purge_step=first_iteration + 1)
+        self._board: SummaryWriter = SummaryWriter(str(out / TENSORBOARD), purge_step=first_iteration + 1)
 
     def write(self, position: Position, overall: int, values: dict[str, float]) -> None:
         """Log the values of one iteration; `overall` counts iterations over all steps."""

@@ -1,0 +1,101 @@
+"""One process at a time in a run directory: who has it, and taking it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from comastre.config.run_files import HOLDER, LOCK
+from comastre.errors import UserError
+from comastre.files import write_whole
+
+_ORPHANS = 15.0
+"""Seconds in which loader processes notice that the training process was killed: they may hold its lock until then."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that trains a run."""
+
+    process: int
+    machine: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.machine}"
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is known to be alive; of another machine nothing is known."""
+        return self.machine == socket.gethostname() and bool(psutil.pid_exists(self.process))
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is known to have ended."""
+        return self.machine == socket.gethostname() and not psutil.pid_exists(self.process)
+
+
+def holder_of(out: Path) -> Holder | None:
+    """Who has the run, or had it when it was killed; the lock itself is not touched."""
+    try:
+        words = (out / HOLDER).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if len(words) != 4 or not words[1].isdigit():
+        return None
+    return Holder(int(words[1]), words[3])
+
+
+def is_held(out: Path) -> bool:
+    """Whether a process of this machine is training the run now."""
+    holder = holder_of(out)
+    return holder is not None and holder.lives
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the run: a second process gets an error, the lock of a process that died is taken over."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made: {error.strerror}") from error
+    lock = FileLock(out / LOCK)
+    if not _taken(lock, out):
+        holder = holder_of(out) or "another process"
+        raise UserError(f"{out} is in use by {holder}: wait for it, stop it, or name another --out")
+    try:
+        write_whole(out / HOLDER, f"{Holder(os.getpid(), socket.gethostname())}\n".encode())
+        yield
+    finally:
+        (out / HOLDER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _taken(lock: FileLock, out: Path) -> bool:
+    """Whether the lock is ours now."""
+    with warnings.catch_warnings():
+        # Where the file system has no locks, a file that is there or not serves; the user can do nothing about it.
+        warnings.filterwarnings("ignore", message=".*flock.*")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            holder = holder_of(out)
+            if holder is None or not holder.is_dead:
+                return False
+            try:
+                lock.acquire(timeout=_ORPHANS)
+            except Timeout:
+                return False
+        except PermissionError as error:
+            raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
+        except (NotImplementedError, OSError):
+            # No kind of lock works here: the name of the holder has to do.
+            return not is_held(out)
+    return True
