@@ -6,13 +6,17 @@ import os
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from comastre.data.dataset import IGNORE
 from comastre.errors import UserError
+from comastre.text import shortened
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm")
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -27,25 +31,35 @@ def read_image(path: Path, short_side: int | None = None) -> tuple[np.ndarray, t
 
     With `short_side` a JPEG may come at 1/2, 1/4 or 1/8 of its size, as long as its short side stays that long.
     """
+    with _opened(path, "image") as opened:
+        width, height = opened.size
+        if short_side is not None and opened.format == "JPEG":
+            factor = min(1.0, short_side / min(width, height))
+            # The decoder then leaves out the high frequencies, which is much faster than decoding and shrinking.
+            opened.draft(None, (max(1, int(width * factor)), max(1, int(height * factor))))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # broken EXIF blocks and palettes with transparency: pixels are fine
+            orientation = opened.getexif().get(_ORIENTATION, 1)
+            image = _to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened))
+        pixels = np.array(image)  # writable, as torch wants it: without another copy
+    return pixels, (width, height) if orientation in (5, 6, 7, 8) else (height, width)
+
+
+@contextmanager
+def _opened(path: Path, what: Literal["image", "mask"]) -> Iterator[Image.Image]:
+    """The file opened by PIL; whatever goes wrong while it is read becomes a sentence that names it."""
+    missing = "restore it, or take it off the list" if what == "image" else "add it, or take its image away"
+    fix = "replace or remove it" if what == "image" else "replace it"
+    name = path if what == "image" else f"The mask {path}"
     try:
         with Image.open(path) as opened:
-            width, height = opened.size
-            if short_side is not None and opened.format == "JPEG":
-                factor = min(1.0, short_side / min(width, height))
-                # The decoder then leaves out the high frequencies, which is much faster than decoding and shrinking.
-                opened.draft(None, (max(1, int(width * factor)), max(1, int(height * factor))))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # broken EXIF blocks and palettes with transparency: pixels are fine
-                orientation = opened.getexif().get(_ORIENTATION, 1)
-                image = _to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened))
-            pixels = np.array(image)  # writable, as torch wants it: without another copy
+            yield opened
     except FileNotFoundError:
-        raise UserError(f"The image {path} does not exist: restore it, or take it off the list.") from None
+        raise UserError(f"The {what} {path} does not exist: {missing}.") from None
     except UnidentifiedImageError:
-        raise UserError(f"{path} is not an image that can be read: replace or remove it.") from None
+        raise UserError(f"{name} is not an image that can be read: {fix}.") from None
     except _UNREADABLE as error:
-        raise UserError(f"The image {path} cannot be read ({error}): replace or remove it.") from None
-    return pixels, (width, height) if orientation in (5, 6, 7, 8) else (height, width)
+        raise UserError(f"The {what} {path} cannot be read ({error}): {fix}.") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -58,15 +72,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 def read_mask(path: Path) -> np.ndarray:
     """The values (H, W) uint8 of a one-channel, 8-bit (or palette) mask."""
-    try:
-        with Image.open(path) as opened:
-            mode, values = opened.mode, np.array(opened)
-    except FileNotFoundError:
-        raise UserError(f"The mask {path} does not exist: add it, or take its image away.") from None
-    except UnidentifiedImageError:
-        raise UserError(f"The mask {path} is not an image that can be read: replace it.") from None
-    except _UNREADABLE as error:
-        raise UserError(f"The mask {path} cannot be read ({error}): replace it.") from None
+    with _opened(path, "mask") as opened:
+        mode, values = opened.mode, np.array(opened)
     if mode in ("L", "P", "1"):
         return values.astype(np.uint8, copy=False)
     if values.ndim == 3:
@@ -108,7 +115,7 @@ def check_ids(path: Path, values: np.ndarray, num_classes: int) -> None:
         largest = int(np.where(values == IGNORE, 0, values).max())
     if largest > num_classes:
         wrong = [int(label) for label in np.unique(values) if num_classes < label < IGNORE]
-        shown = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
+        shown = shortened(list(map(str, wrong)), most=5)
         raise UserError(
             f"The mask {path} holds the label {shown} but there are only the classes 1..{num_classes} "
             f"(0 background or void, {IGNORE} ignored): correct the mask or the list of classes."
@@ -134,18 +141,11 @@ def checked_size(path: Path) -> tuple[int, int]:
 
 def _header(path: Path) -> tuple[tuple[int, int], str]:
     """(H, W) as a viewer shows it, and the format."""
-    try:
-        with Image.open(path) as opened, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # broken EXIF blocks
-            width, height = opened.size
-            turned = opened.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
-            kind = opened.format or ""
-    except FileNotFoundError:
-        raise UserError(f"The image {path} does not exist: restore it, or take it off the list.") from None
-    except UnidentifiedImageError:
-        raise UserError(f"{path} is not an image that can be read: replace or remove it.") from None
-    except _UNREADABLE as error:
-        raise UserError(f"The image {path} cannot be read ({error}): replace or remove it.") from None
+    with _opened(path, "image") as opened, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # broken EXIF blocks
+        width, height = opened.size
+        turned = opened.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+        kind = opened.format or ""
     return ((width, height) if turned else (height, width)), kind
 
 
