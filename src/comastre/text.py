@@ -19,6 +19,19 @@ def complain(line: str) -> None:
     sys.stderr.write(f"comastre: {' '.join(line.split())}\n")
 
 
+def shortened(names: Sequence[str], most: int = 12) -> str:
+    """The names with commas between, the last of many only counted."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def readable_time(seconds: float) -> str:
+    """'2:05' or '1:02:05'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def table(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
     """Columns of text; the last column wraps at the terminal's width under its own start."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]

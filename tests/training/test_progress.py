@@ -12,12 +12,8 @@ from rich.console import Console
 from comastre.training.checkpoint import Position
 from comastre.training.finiteness import LossWatch
 from comastre.training.metrics import lines_until
-from comastre.training.progress import RunProgress, readable_time
+from comastre.training.progress import RunProgress
 from comastre.training.stopping import Diverged, Interrupted, StopRequest
-
-
-def test_readable_time():
-    assert [readable_time(seconds) for seconds in (0.4, 65, 3725)] == ["0:00", "1:05", "1:02:05"]
 
 
 def shown(terminal: bool, quiet: bool = False) -> str:

@@ -88,7 +88,7 @@ def learn_and_compare(
     from rich.console import Console
 
     from comastre.report.write import REPORT, report_after
-    from comastre.training.progress import readable_time
+    from comastre.text import readable_time
     from comastre.training.run import run
 
     console = console or Console()

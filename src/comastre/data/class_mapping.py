@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,9 @@ from pathlib import Path
 from comastre.class_table import ClassTable
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.data.dataset import IGNORE
-from comastre.data.names import looks_like
+from comastre.data.names import nearest, twin_of
 from comastre.errors import UserError
+from comastre.text import shortened
 
 LEFT_OUT = "ignore"
 """What a map says of a class whose pixels are not scored."""
@@ -62,11 +62,11 @@ def map_classes(data_names: Sequence[str], classes: ClassTable, given: ClassMap 
             labels.append(IGNORE)
             left_out.append(name)
     if not same:
-        near = [(name, hint) for name in data_names if (hint := _near(name, classes.names))]
+        near = [(name, hint) for name in data_names if (hint := nearest(name, classes.names))]
         example = near[0] if near else (data_names[0], classes.names[0])
         raise UserError(
-            f"none of the data's classes ({_few(data_names)}) is a class of the model ({_few(classes.names)}): "
-            f"give --map FILE with lines such as `{example[0]}: {example[1]}`"
+            f"none of the data's classes ({shortened(data_names)}) is a class of the model "
+            f"({shortened(classes.names)}): give --map FILE with lines such as `{example[0]}: {example[1]}`"
         )
     missing = tuple(name for name in classes.names if name not in same.values())
     return ClassMapping(tuple(labels), same, tuple(unknown), tuple(left_out), missing)
@@ -97,7 +97,7 @@ def _check_map(given: ClassMap, data_names: Sequence[str], classes: ClassTable) 
 
 
 def _refuse_similar(name: str, known: Sequence[str]) -> None:
-    twin = next((each for each in known if looks_like(each) == looks_like(name)), None)
+    twin = twin_of(name, known)
     if twin is not None:
         raise UserError(
             f"the data's class {name!r} looks like the model's {twin!r}: give --map FILE with the line "
@@ -106,17 +106,5 @@ def _refuse_similar(name: str, known: Sequence[str]) -> None:
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
-    near = _near(name, known)
-    return f"did you mean {near}?" if near else f"it has {_few(known)}"
-
-
-def _near(name: str, known: Sequence[str]) -> str | None:
-    """The known name that looks most like `name`, whatever its case."""
-    lower = {looks_like(each): each for each in reversed(known)}
-    found = difflib.get_close_matches(looks_like(name), lower, n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
-
-
-def _few(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else f"it has {shortened(known)}"

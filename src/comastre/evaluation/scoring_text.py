@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from comastre.config.conventions import CONVENTIONS
 from comastre.evaluation.results import BACKGROUND
 from comastre.evaluation.scoring import Scores
-from comastre.text import table
+from comastre.text import shortened, table
 
 _MASKS = ("missed", "unsure", "confused", "right")
 
@@ -38,13 +38,13 @@ def _heading(scores: Scores, model: str) -> str:
     ]
     renamed = [f"{name} as {known}" for name, known in mapping.same.items() if name != known]
     if renamed:
-        rows.append(("mapped", _listed(renamed)))
+        rows.append(("mapped", shortened(renamed)))
     if mapping.missing:
-        rows.append(("not scored", f"{_listed(mapping.missing)}: not in the data"))
+        rows.append(("not scored", f"{shortened(mapping.missing)}: not in the data"))
     if mapping.unknown:
-        rows.append(("unknown", f"{_listed(mapping.unknown)}: not known to the model, so background to it"))
+        rows.append(("unknown", f"{shortened(mapping.unknown)}: not known to the model, so background to it"))
     if mapping.left_out:
-        rows.append(("ignored", f"{_listed(mapping.left_out)}: pixels are not scored, as the map says"))
+        rows.append(("ignored", f"{shortened(mapping.left_out)}: pixels are not scored, as the map says"))
     if scores.background != BACKGROUND:
         rows.append(("label 0", f"{scores.background} in the data, which counts as background"))
     return table(rows, indent=0)
@@ -108,8 +108,3 @@ def _aligned(rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.1f}"
-
-
-def _listed(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

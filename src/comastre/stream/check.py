@@ -14,7 +14,7 @@ from comastre.data.sources import DataSource, has_own_validation, open_split
 from comastre.errors import UserError
 from comastre.stream.build import build_stream
 from comastre.stream.scenario import Scenario
-from comastre.text import table
+from comastre.text import shortened, table
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,5 @@ def _step_rows(report: DataReport) -> list[list[str]]:
     rows = [["STEP", "NEW CLASSES", "IMAGES"]]
     for task in report.scenario.tasks:
         names = [report.class_names[label - 1] for label in task.new_classes]
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        rows.append([str(task.step), shown, f"{len(task.images):,}"])
+        rows.append([str(task.step), shortened(names, most=3), f"{len(task.images):,}"])
     return rows

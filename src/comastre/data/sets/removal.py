@@ -10,6 +10,7 @@ from typing import Any
 from comastre.config.run import DataConfig
 from comastre.data.sets.annotations import Categories
 from comastre.errors import UserError
+from comastre.text import shortened
 
 VOC = "voc"
 # The 20 classes of Pascal VOC under COCO's names.
@@ -80,7 +81,7 @@ class Removal:
         if unknown:
             raise UserError(
                 f"data.without names '{unknown[0]}', which is no class of {path}: its classes are "
-                f"{', '.join(sorted(names)[:8])}{', ...' if len(names) > 8 else ''}."
+                f"{shortened(sorted(names), most=8)}."
             )
         # A small copy of COCO need not have them all.
         return own | (frozenset(VOC_IN_COCO.values()) if VOC in self.names else frozenset())
