@@ -6,10 +6,10 @@ from dataclasses import astuple
 import pytest
 import torch
 
-from comastre.methods.comastre.config import InferenceConfig, ModelConfig
 from comastre.data.sets.shapes import Shapes
 from comastre.evaluation.evaluate import EvaluationPlan
 from comastre.evaluation.model import evaluate_model
+from comastre.methods.comastre.config import InferenceConfig, ModelConfig
 from comastre.methods.comastre.inference import merge
 from comastre.methods.comastre.segmenter import build_segmenter
 from comastre.stream.scenario import build_scenario

@@ -10,13 +10,14 @@ from typing import Any
 
 from comastre.bundle import store
 from comastre.config.run import RunConfig
+from comastre.config.run_files import CHECKPOINTS, CONFIG, RESULTS
 from comastre.config.settings import load_config, write_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results, StepResult
 from comastre.files import write_whole
 from comastre.learning.lesson import CONVENTION, Lesson
 from comastre.learning.starting_model import StartingModel
-from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, locked, move_aside
+from comastre.training.directory import locked, move_aside
 from comastre.training.start import Start
 
 PLAN = "plan.json"

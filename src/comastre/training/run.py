@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from comastre.config.run import RunConfig
+from comastre.config.run_files import CHECKPOINTS, CONFIG, RESULTS
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
@@ -31,7 +32,7 @@ from comastre.training.checkpoint import (
     restore_optimiser,
     restore_random_state,
 )
-from comastre.training.directory import CHECKPOINTS, CONFIG, RESULTS, claimed, fingerprint, has_checkpoint, refuse_unfit
+from comastre.training.directory import claimed, fingerprint, has_checkpoint, refuse_unfit
 from comastre.training.environment import write_environment
 from comastre.training.finiteness import LossWatch
 from comastre.training.launch import Team, build_fabric, launch, spawns

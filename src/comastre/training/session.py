@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from comastre.config.run import RunConfig
+from comastre.config.run_files import CHECKPOINTS, CONFIG
 from comastre.distributed import average_over_processes
 from comastre.evaluation.results import Results
 from comastre.methods.protocol import Method
 from comastre.training.checkpoint import Checkpoint, Position, optimiser_tensors, random_state, save
-from comastre.training.directory import CHECKPOINTS, CONFIG, fingerprint
+from comastre.training.directory import fingerprint
 from comastre.training.launch import Team
 from comastre.training.metrics import MetricsLog
 from comastre.training.progress import RunProgress

@@ -10,12 +10,13 @@ from torch import nn
 
 from comastre.bundle import store
 from comastre.config.run import RunConfig
+from comastre.config.run_files import CONFIG, RESULTS
 from comastre.config.settings import Difference, differences, listed, load_config
 from comastre.errors import UserError
 from comastre.evaluation.examples import adopt_examples
 from comastre.evaluation.results import Results
 from comastre.stream.scenario import Scenario, Task
-from comastre.training.directory import CHANGEABLE, CONFIG, RESULTS
+from comastre.training.directory import CHANGEABLE
 from comastre.training.parts import Parts, Prepared
 
 # What both runs must share for the first step's model and scores to mean the same in both, beside the fields of the
