@@ -12,13 +12,14 @@ def methods() -> int:
     """
     from comastre.config import methods as registry
 
-    rows = [("METHOD", "TITLE", "LEARNS", "GIVES", "WHAT IT IS")]
-    for spec in registry.methods().values():
+    known, problems = registry.methods(), registry.installed().problems
+    rows = [("METHOD", "PACKAGE", "TITLE", "LEARNS", "GIVES", "WHAT IT IS")]
+    for spec in known.values():
         learns = ", ".join(name for name in registry.PROBLEMS if name in spec.problems)
         gives = ", ".join(name for name in registry.GIVES if name in spec.gives)
-        rows.append((spec.name, spec.title, learns, gives, spec.about))
+        rows.append((spec.name, registry.installed().packages[spec.name], spec.title, learns, gives, spec.about))
     say(table(rows, 0))
     say("\n`comastre train PRESET --method NAME --help` lists a method's own fields.")
-    for sentence in registry.broken_methods():
+    for sentence in problems.values():
         complain(f"the method {sentence}")
-    return 1 if registry.broken_methods() else 0
+    return 1 if problems else 0

@@ -10,9 +10,9 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import metadata
+from functools import cache
 
+from comastre.config.entry_points import OURS, Found, find_specs
 from comastre.config.sections import MethodConfig
 from comastre.errors import UserError
 
@@ -50,9 +50,33 @@ class MethodSpec:
     presets: str | None = None
     """Package with its part of presets: NAME.yaml is laid over the preset NAME."""
 
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"'{self.name}' is no name for a method: use small letters, digits and hyphens")
+        if not (isinstance(self.config, type) and issubclass(self.config, MethodConfig)):
+            raise TypeError(f"{self.name}: its config must be a subclass of MethodConfig")
+        if not re.fullmatch(r"[\w.]+:\w+", self.implementation):
+            raise ValueError(f"{self.name}: '{self.implementation}' must be written module:name")
+        unknown = sorted((self.problems - set(PROBLEMS)) | (self.gives - set(GIVES)))
+        if unknown:
+            raise ValueError(f"{self.name}: {unknown[0]} is none of {', '.join((*PROBLEMS, *GIVES))}")
+
     @property
     def section_name(self) -> str:
         return self.section or self.name.replace("-", "_")
+
+
+@cache
+def installed() -> Found[MethodSpec]:
+    """All methods of the installed packages and what is wrong with others; looked up once per process."""
+    return find_specs(GROUP, MethodSpec)
+
+
+def methods() -> Mapping[str, MethodSpec]:
+    """All methods by name, ours first."""
+    found = installed()
+    in_order = sorted(found.specs, key=lambda name: (found.packages[name] != OURS, name))
+    return {name: found.specs[name] for name in in_order}
 
 
 def find(name: str) -> MethodSpec:
@@ -60,9 +84,10 @@ def find(name: str) -> MethodSpec:
     known = methods()
     if name in known:
         return known[name]
-    broken = next((each for each in broken_methods() if each.startswith(f"{name} ")), None)
-    if broken is not None:
-        raise UserError(f"the method {broken}")
+    if name in installed().problems:
+        raise UserError(f"the method {installed().problems[name]}")
+    if not known:
+        raise UserError("no method is known, not even our own: install this package (pip install .), or again")
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`comastre methods` lists those that are installed"
     raise UserError(f"there is no method {name!r}: {hint}")
@@ -72,52 +97,3 @@ def title_of(name: str) -> str:
     """How a method is called in reports; its name where it is not installed here."""
     known = methods()
     return known[name].title if name in known else name
-
-
-def methods() -> Mapping[str, MethodSpec]:
-    """All installed methods by name, ours first."""
-    return _found()[0]
-
-
-def broken_methods() -> tuple[str, ...]:
-    """One sentence for each entry point that gives no method, with the package to blame."""
-    return _found()[1]
-
-
-@lru_cache(maxsize=1)
-def _found() -> tuple[Mapping[str, MethodSpec], tuple[str, ...]]:
-    specs: dict[str, MethodSpec] = {}
-    problems: list[str] = []
-    entries = sorted(metadata.entry_points(group=GROUP), key=lambda entry: (_package(entry) != "comastre", entry.name))
-    for entry in entries:
-        try:
-            spec = entry.load()
-        except Exception as error:  # whatever a stranger's module raises must not break the others
-            problems.append(f"{entry.name} of the package {_package(entry)} cannot be loaded: {error!r}")
-            continue
-        reason = _unfit(spec, entry.name)
-        if reason is None and spec.name in specs and specs[spec.name] != spec:
-            reason = "there is another method of that name"
-        if reason is not None:
-            problems.append(f"{entry.name} of the package {_package(entry)} is refused: {reason}")
-            continue
-        specs.setdefault(spec.name, spec)
-    return specs, tuple(problems)
-
-
-def _unfit(spec: object, name: str) -> str | None:
-    """Why an entry point's object is no method; None where it is one."""
-    if not isinstance(spec, MethodSpec):
-        return f"{spec!r} is no MethodSpec"
-    if spec.name != name:
-        return f"its spec is called {spec.name}"
-    if not _NAME.fullmatch(name):
-        return "a name has small letters, digits and hyphens"
-    if not (isinstance(spec.config, type) and issubclass(spec.config, MethodConfig)):
-        return "its config is no subclass of MethodConfig"
-    unknown = sorted((spec.problems - set(PROBLEMS)) | (spec.gives - set(GIVES)))
-    return f"{unknown[0]} is none of {', '.join((*PROBLEMS, *GIVES))}" if unknown else None
-
-
-def _package(entry: metadata.EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "?"
