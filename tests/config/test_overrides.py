@@ -16,8 +16,10 @@ from comastre.errors import UserError
     [
         (["--training.iterations", "5"], {"training": {"iterations": 5}}),
         (["--training.iterations=5"], {"training": {"iterations": 5}}),
-        (["--class_decoder.masked_attention", "true"], {"model": {"class_decoder": {"masked_attention": True}}}),
-        (["--class-decoder.masked-attention"], {"model": {"class_decoder": {"masked_attention": True}}}),
+        (["--class_decoder.masked_attention", "true"], {"comastre": {"class_decoder": {"masked_attention": True}}}),
+        (["--class-decoder.masked-attention"], {"comastre": {"class_decoder": {"masked_attention": True}}}),
+        (["--comastre.weights.auxiliary", "0.2"], {"comastre": {"weights": {"auxiliary": 0.2}}}),
+        (["--size", "tiny", "--clip=2"], {"size": "tiny", "comastre": {"optimiser": {"clip": 2}}}),
         (["--devices", "2", "--nodes=3"], {"training": {"devices": 2, "nodes": 3}}),
         (["--precision", "bf16-mixed"], {"training": {"precision": "bf16-mixed"}}),
         (["--seed", "-1"], {"seed": -1}),  # the run's own seed, not data.seed
@@ -25,7 +27,7 @@ from comastre.errors import UserError
         (["--data.root", "2024"], {"data": {"root": "2024"}}),  # text stays text
         (["--data.root", "null"], {"data": {"root": None}}),
         (["--data.root", "C: {["], {"data": {"root": "C: {["}}),
-        (["--backbone.weights", "a=b.safetensors"], {"model": {"backbone": {"weights": "a=b.safetensors"}}}),
+        (["--backbone.weights", "a=b.safetensors"], {"backbone": {"weights": "a=b.safetensors"}}),
         (["--data.scale", "0.5,1.5"], {"data": {"scale": [0.5, 1.5]}}),
         (["--data.scale", "[0.5, 1.5]"], {"data": {"scale": [0.5, 1.5]}}),
         (["--flip", "off", "--class_order", "2,1"], {"data": {"flip": False}, "continual": {"class_order": [2, 1]}}),
@@ -51,7 +53,10 @@ def test_the_verbs_own_arguments_are_left_alone() -> None:
         (["--training.iteratoins", "5"], r"no field --training\.iteratoins: did you mean training\.iterations"),
         (["--batch_sise", "5"], r"did you mean training\.batch_size|did you mean evaluation\.batch_size"),
         (["--zzz", "5"], "no field --zzz: `comastre train --help` lists all fields"),
-        (["--points", "5"], "could mean --model.pixel_decoder.points, --matching.points, --masks.points"),
+        (
+            ["--points", "5"],
+            "could mean --comastre.matching.points, --comastre.masks.points, --comastre.pixel_decoder.points",
+        ),
         (["--iterations"], "--iterations needs a value"),
         (["--iterations", "--seed", "3"], "--iterations needs a value"),
         (["--iterations", "[1"], r"--training\.iterations got '\[1', which cannot be read"),
@@ -63,13 +68,15 @@ def test_wrong_names_are_usage_errors_with_a_fix(arguments: list[str], message: 
 
 
 def test_numbers_that_yaml_takes_for_text_still_become_numbers() -> None:
-    overrides, _ = split_overrides(["--training.learning_rate", "1e-3"], own_options=())
-    assert load_config("voc-15-5", overrides).training.learning_rate == 1e-3
+    overrides, _ = split_overrides(["--optimiser.learning_rate", "1e-3"], own_options=())
+    assert load_config("voc-15-5", overrides).method_settings.optimiser.learning_rate == 1e-3
 
 
 def test_a_bad_value_names_field_value_and_what_is_allowed() -> None:
     overrides, _ = split_overrides(["--classification.loss", "hinge"], own_options=())
-    with pytest.raises(UserError, match=r"classification\.loss is 'hinge' but must be 'focal' or 'cross_entropy'"):
+    with pytest.raises(
+        UserError, match=r"comastre\.classification\.loss is 'hinge' but must be 'focal' or 'cross_entropy'"
+    ):
         load_config("voc-15-5", overrides)
 
 
