@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,13 +207,25 @@ def executed(page: str) -> dict[str, Any]:
     return names
 
 
-def test_the_method_of_the_guide_keeps_objectness_and_nothing_else() -> None:
-    config = load_config("shapes-6-2")
-    method = executed("add-a-method")["objectness_only"](config)
-    kept = method.loss.distillation.model_dump()
-    assert [name for name, value in kept.items() if value is True] == ["score"]
-    assert method.keeps_old_model
-    assert method.loss.weights == config.weights
+def test_the_package_of_the_guide_adds_a_method_that_keeps_its_promises(tmp_path: Path) -> None:
+    """The files are written where the guide says, installed by pip, and its own test is run."""
+    for body in blocks(text_of("add-a-method"), "toml", "python"):
+        name, _, content = body.removeprefix("# ").partition("\n")
+        file = tmp_path / "package" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    target = tmp_path / "installed"
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(target)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(tmp_path / "package")], check=True)
+    paths = [str(target), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    here = tmp_path / "package" / "tests"
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here)]
+    done = subprocess.run(test, env=environment, cwd=here, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    command = [sys.executable, "-m", "comastre", "train", "shapes-6-2", "--method", "objectness-only", "--help"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"--objectness_only\.strength +5\.0 +Weight of what is kept\.", shown)
 
 
 def test_the_dataset_of_the_guide_reads_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
