@@ -48,13 +48,15 @@ class MaskReader:
     """Reads a mask of class ids and, where there is one, a mask of object numbers."""
 
     num_classes: int
+    read: Callable[[Path], np.ndarray] = read_mask
+    """From a file to the values (H, W) uint8 in it."""
 
     def __call__(self, index: int, record: Record, size: tuple[int, int] | None) -> Labels:
-        semantic = read_mask(record.labels)
+        semantic = self.read(record.labels)
         check_mask(record.labels, semantic, self.num_classes, size or semantic.shape, record.image)
         if record.objects is None:
             return Labels(semantic)
-        objects = read_mask(record.objects)
+        objects = self.read(record.objects)
         check_mask(record.objects, objects, IGNORE - 1, size or semantic.shape, record.image)
         # VOC draws the unsure edges of objects with 255, as in the semantic mask.
         return Labels(semantic, np.where(objects == IGNORE, 0, objects).astype(np.int32))

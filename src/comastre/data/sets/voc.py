@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,9 +21,8 @@ import numpy as np
 
 from comastre.class_table import Colour
 from comastre.config.run import DataConfig
-from comastre.data.dataset import IGNORE
-from comastre.data.files import FileDataset, Labels, Record, data_root, first_existing, read_names
-from comastre.data.images import check_mask, read_mask
+from comastre.data.files import FileDataset, MaskReader, Record, data_root, first_existing, read_names
+from comastre.data.images import read_mask
 from comastre.data.sets.sbd import find_sbd, read_sbd, sbd_names
 from comastre.errors import UserError
 
@@ -48,7 +47,8 @@ def voc(root: str | Path | None, split: Literal["train", "val"]) -> FileDataset:
     records = [_record(folder, sbd, name, split) for name in names]
     if any(record.objects is None for record in records):
         records = [replace(record, objects=None) for record in records]
-    return FileDataset("voc", split, CLASS_NAMES, voc_colours(21), records, VocReader(), source=folder)
+    reader = MaskReader(len(CLASS_NAMES), read_png_or_sbd)
+    return FileDataset("voc", split, CLASS_NAMES, voc_colours(21), records, reader, source=folder)
 
 
 def find_voc(root: Path) -> Path:
@@ -95,22 +95,8 @@ def _record(folder: Path, sbd: Path | None, name: str, split: str) -> Record:
     return Record(name, image, mask, first_existing(*objects))
 
 
-@dataclass(frozen=True)
-class VocReader:
-    """Reads masks from PNG or from SBD's MATLAB files."""
-
-    def __call__(self, index: int, record: Record, size: tuple[int, int] | None) -> Labels:
-        semantic = _read(record.labels)
-        check_mask(record.labels, semantic, len(CLASS_NAMES), size or semantic.shape, record.image)
-        if record.objects is None:
-            return Labels(semantic)
-        objects = _read(record.objects)
-        check_mask(record.objects, objects, IGNORE - 1, size or semantic.shape, record.image)
-        # The unsure edges of objects are 255 here, too, and belong to none.
-        return Labels(semantic, np.where(objects == IGNORE, 0, objects).astype(np.int32))
-
-
-def _read(path: Path) -> np.ndarray:
+def read_png_or_sbd(path: Path) -> np.ndarray:
+    """The values of a PNG, or of one of SBD's MATLAB files."""
     return read_sbd(path) if path.suffix == ".mat" else read_mask(path)
 
 
