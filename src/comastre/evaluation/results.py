@@ -59,6 +59,17 @@ class StepResult:
         """Whether the model names classes; stage 1 alone is scored by recall only."""
         return bool(self.per_class)
 
+    def measures(self) -> dict[str, Any]:
+        """What was measured apart from mean IoU, as JSON."""
+        return {
+            "per_class": dict(self.per_class),
+            "recall": None if self.recall is None else asdict(self.recall),
+            "recall_per_class": {name: asdict(recall) for name, recall in self.recall_per_class.items()},
+            "errors": {name: asdict(errors) for name, errors in self.errors.items()},
+            "alpha": self.alpha,
+            "task_confusion": [list(row) for row in self.task_confusion],
+        }
+
     def scores(self, convention: str) -> dict[str, float | None]:
         """The headline numbers: mIoU under a convention, or recall where nothing is recognised."""
         if self.recognises or self.recall is None:
@@ -153,12 +164,7 @@ class Results:
             "new_classes": list(step.new_classes),
             "images": step.images,
             "miou": asdict(step.conventions[self.convention]),
-            "per_class": dict(step.per_class),
-            "recall": None if step.recall is None else asdict(step.recall),
-            "recall_per_class": {name: asdict(recall) for name, recall in step.recall_per_class.items()},
-            "errors": {name: asdict(errors) for name, errors in step.errors.items()},
-            "alpha": step.alpha,
-            "task_confusion": [list(row) for row in step.task_confusion],
+            **step.measures(),
             "seconds": step.seconds,
         }
 
