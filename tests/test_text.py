@@ -8,7 +8,7 @@ def test_readable_time() -> None:
 
 
 def test_long_lists_are_shortened() -> None:
-    assert shortened(()) == ""
+    assert shortened(()) == "none"
     assert shortened(["cat", "dog"]) == "cat, dog"
     assert shortened(["cat", "dog", "cow"], most=3) == "cat, dog, cow"
     assert shortened(["cat", "dog", "cow"], most=1) == "cat and 2 more"

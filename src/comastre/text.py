@@ -20,8 +20,8 @@ def complain(line: str) -> None:
 
 
 def shortened(names: Sequence[str], most: int = 12) -> str:
-    """The names with commas between, the last of many only counted."""
-    shown = ", ".join(names[:most])
+    """The names with commas between, the last of many only counted; 'none' where there are none."""
+    shown = ", ".join(names[:most]) or "none"
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 

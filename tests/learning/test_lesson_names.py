@@ -2,8 +2,9 @@
 
 import pytest
 
+from comastre.data.names import looks_like
 from comastre.errors import UserError
-from comastre.learning.class_names import assign_roles, known_labels, looks_like, read_pairs
+from comastre.learning.class_names import assign_roles, known_labels, read_pairs
 
 OLD = ("disk", "star", "ring")
 

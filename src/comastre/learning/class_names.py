@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from comastre.data.names import looks_like
+from comastre.data.names import twin_of
 from comastre.errors import UserError
+from comastre.text import shortened
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def known_labels(
             _refuse_similar(name, names, ())
     found = tuple(labels.get(same.get(name, name), 0) for name in listed)
     if not any(found):
-        raise UserError(f"{what} labels none of the classes that are scored ({_few(names)}), but {_few(listed)}")
+        raise UserError(
+            f"{what} labels none of the classes that are scored ({shortened(names)}), but {shortened(listed)}"
+        )
     return found
 
 
@@ -107,7 +110,7 @@ def read_pairs(texts: Sequence[str]) -> dict[str, str]:
 
 def _refuse_similar(name: str, old: Sequence[str], earlier: Sequence[str]) -> None:
     for known, whose in ((old, "the model's"), (earlier, "the data's own")):
-        twin = next((each for each in known if each != name and looks_like(each) == looks_like(name)), None)
+        twin = twin_of(name, known)
         if twin is not None:
             fix = f'--same-class "{name}={twin}" if they are one class, ' if known is old else ""
             raise UserError(
@@ -127,18 +130,13 @@ def _check_flags(
     for flag, names in choices.items():
         for name in names:
             if name not in listed:
-                raise UserError(f"{flag} names {name!r}, which is not a class of the data ({_few(listed)})")
+                raise UserError(f"{flag} names {name!r}, which is not a class of the data ({shortened(listed)})")
     for name, known in same.items():
         if known not in old:
-            raise UserError(f"--same-class names {known!r}, which the model does not know ({_few(old)})")
+            raise UserError(f"--same-class names {known!r}, which the model does not know ({shortened(old)})")
         if name in confirmed:
             raise UserError(f"{name!r} is given as --same-class and as --new-class: it can be only one of them")
     for flag in ("--new-class", "--only"):
         for name in choices[flag]:
             if same.get(name, name) in old:
                 raise UserError(f"{flag} names {name!r}, which the model knows already: leave it away")
-
-
-def _few(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(names[:most]) or "it has none"
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -10,14 +10,15 @@ from typing import Any
 
 from comastre.bundle import store
 from comastre.config.run import RunConfig
-from comastre.config.run_files import CHECKPOINTS, CONFIG, RESULTS
+from comastre.config.run_files import CHECKPOINTS, CONFIG, METRICS, RESULTS, STEPS, TENSORBOARD, step_bundle
 from comastre.config.settings import load_config, write_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results, StepResult
 from comastre.files import write_whole
 from comastre.learning.lesson import CONVENTION, Lesson
 from comastre.learning.starting_model import StartingModel
-from comastre.training.directory import locked, move_aside
+from comastre.training.directory import move_aside
+from comastre.training.lock import locked
 from comastre.training.start import Start
 
 PLAN = "plan.json"
@@ -87,9 +88,9 @@ def set_up(
     """
     with locked(work):
         write_whole(work / PLAN, _text({**plan, "decided": False}))
-        for old in (CHECKPOINTS, "steps", "tensorboard"):
+        for old in (CHECKPOINTS, STEPS, TENSORBOARD):
             shutil.rmtree(work / old, ignore_errors=True)
-        for file in (RESULTS, "metrics.jsonl"):
+        for file in (RESULTS, METRICS):
             (work / file).unlink(missing_ok=True)
         write_config(config, work / CONFIG)
         if model.bundle is not None and before is not None:
@@ -120,17 +121,17 @@ def first_results(config: RunConfig, lesson: Lesson, before: StepResult) -> Resu
 
 def old_bundle(work: Path) -> Path:
     """The copy of the old model that a lesson keeps."""
-    return work / "steps" / "00"
+    return step_bundle(work, 0)
 
 
 def new_bundle(work: Path, lesson: Lesson) -> Path:
     """The model after the lesson, as the loop writes it."""
-    return work / "steps" / f"{lesson.step:02d}"
+    return step_bundle(work, lesson.step)
 
 
 def tidy(work: Path) -> None:
     """Drop what was for going on: with the new model written, only its logs, settings and scores are of use."""
-    for folder in (CHECKPOINTS, "steps"):
+    for folder in (CHECKPOINTS, STEPS):
         shutil.rmtree(work / folder, ignore_errors=True)
 
 

@@ -9,8 +9,9 @@ from comastre.learning.images import EMPTY_SHARE, ENOUGH_TO_SPARE
 from comastre.learning.lesson import mean_score
 from comastre.learning.plan import Plan
 from comastre.learning.schedule import Amounts, total_iterations
-from comastre.text import table
-from comastre.training.progress import readable_time
+from comastre.text import readable_time, shortened, table
+
+MOST = 30  # names in a line
 
 
 def understood(found: Plan, start: str) -> str:
@@ -18,7 +19,7 @@ def understood(found: Plan, start: str) -> str:
     lesson, roles = found.lesson, found.lesson.roles
     images = {name: _images(found.shown[name], found.held_out[name]) for name in roles.names}
     rows = [("model", start)]
-    rows += [("knows", _listed(roles.old))] if roles.old else []
+    rows += [("knows", shortened(roles.old, MOST))] if roles.old else []
     rows += [("data", f"{lesson.title}: {found.total} images")]
     rows += [("new class", f"{name}: {images[name]}") for name in roles.new]
     used = "labelled here too, so learned from"
@@ -29,12 +30,12 @@ def understood(found: Plan, start: str) -> str:
         rows.append(("no label", f"{found.empty} images, which show what is none of the classes{enough}"))
     silent = [name for name in roles.old if name not in roles.labelled_old]
     if silent:
-        rows.append(("not labelled", f"{_listed(silent)}: kept as the old model sees them"))
+        rows.append(("not labelled", f"{shortened(silent, MOST)}: kept as the old model sees them"))
     rows.append(("unlabelled", f"every pixel without one of these labels, which counts as {lesson.background}"))
     if roles.unseen:
-        rows.append(("left out", f"{_listed(roles.unseen)}: listed in the data, but no image shows them"))
+        rows.append(("left out", f"{shortened(roles.unseen, MOST)}: listed in the data, but no image shows them"))
     if roles.left_out:
-        rows.append(("left out", f"{_listed(roles.left_out)}: not asked for with --only, so unlabelled here"))
+        rows.append(("left out", f"{shortened(roles.left_out, MOST)}: not asked for with --only, so unlabelled here"))
     return table(rows, indent=0)
 
 
@@ -125,8 +126,3 @@ def _score(value: float | None) -> str:
 def _images(shown: int, held_out: int) -> str:
     text = f"{shown} {'image' if shown == 1 else 'images'}"
     return f"{text}, {held_out} of them held out for scoring" if held_out else text
-
-
-def _listed(names: Sequence[str], most: int = 30) -> str:
-    text = ", ".join(names[:most])
-    return f"{text} and {len(names) - most} more" if len(names) > most else text
