@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from PIL import Image
 from comastre.cli import evaluate as eval_command
 from comastre.cli import learn as learn_command
 from comastre.cli import main as cli
-from comastre.config.datasets import datasets
-from comastre.config.run import RunConfig
+from comastre.config.datasets import datasets, find_dataset, installed
+from comastre.config.run import DataConfig, RunConfig
 from comastre.config.settings import load_config
+from comastre.data.build import build_datasets
+from comastre.data.testing import check_dataset
+from comastre.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 NAMES = tuple(datasets())
@@ -228,14 +233,62 @@ def test_the_package_of_the_guide_adds_a_method_that_keeps_its_promises(tmp_path
     assert re.search(r"--objectness_only\.strength +5\.0 +Weight of what is kept\.", shown)
 
 
-def test_the_dataset_of_the_guide_reads_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def aerial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The package of the guide, installed as its pyproject.toml says, in a folder of its own."""
+    page = text_of("add-a-dataset")
+    site = tmp_path / "site"
+    for code in blocks(page, "python"):
+        file = site / code.splitlines()[0].removeprefix("# ")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code)
+    (site / "aerial" / "__init__.py").touch()
+    (project,) = (tomllib.loads(text) for text in blocks(page, "toml"))
+    facts = site / f"{project['project']['name']}-{project['project']['version']}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['project']['name']}\nVersion: 1.0\n")
+    for group, entries in project["project"]["entry-points"].items():
+        lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
+        (facts / "entry_points.txt").write_text(f"[{group}]\n{lines}")
+    monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("COMASTRE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "train").mkdir()
-    pixels = np.zeros((8, 12, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "train" / "a.jpg")
-    pixels[:, 4:8] = (0, 128, 0)
-    pixels[:, 8:] = (9, 9, 9)
-    Image.fromarray(pixels).save(tmp_path / "train" / "a.mask.png")
-    dataset = executed("add-a-dataset")["aerial"](tmp_path, "train")
-    assert dataset[0].semantic[0].tolist() == [0] * 4 + [2] * 4 + [255] * 4
-    assert dataset.presence() == [frozenset({2})]
+    installed.cache_clear()
+    yield site
+    installed.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("aerial", "test_aerial")]:
+        del sys.modules[name]
+
+
+def test_the_dataset_of_the_guide_reads_what_it_says(aerial: Path, tmp_path: Path) -> None:
+    importlib.import_module("test_aerial").test_aerial_keeps_its_promises(tmp_path)
+    training, _ = build_datasets(DataConfig(dataset="aerial", root=str(tmp_path)))
+    assert training[0].semantic[0].tolist() == [0] * 4 + [2] * 4 + [255] * 4
+    assert training.presence() == [frozenset({2})]
+    (tmp_path / "train" / "a.mask.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"a\.mask\.png cannot be read"):
+        training[0]
+
+
+def test_the_commands_of_the_guide_to_datasets_run(
+    aerial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photos").mkdir()
+    importlib.import_module("test_aerial").test_aerial_keeps_its_promises(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    listed, checked, trained = commands("add-a-dataset")
+    assert cli.dispatch(listed) == 0
+    assert "aerial:FOLDER" in capsys.readouterr().out
+    assert cli.dispatch(checked) == 1  # the file that the test wrote shows no building
+    said = capsys.readouterr().out
+    assert "aerial: 2 classes, 1 training and 1 validation images" in said
+    assert "Class 1 (building)" in said
+    assert trained[:2] == ["train", "shapes-6-2"]
+
+
+def test_options_of_the_guide_choose_the_data(aerial: Path, tmp_path: Path) -> None:
+    spec = find_dataset("aerial")
+    for city in ("graz", "linz"):
+        (tmp_path / city).mkdir()
+        importlib.import_module("test_aerial").test_aerial_keeps_its_promises(tmp_path / city)
+        config = DataConfig(dataset="aerial", root=str(tmp_path), options={"city": city})
+        check_dataset(spec, config)
