@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
-from small_data import write_folder, write_image, write_mask, write_voc
+from small_data import write_folder, write_image, write_instances, write_mask, write_voc
 
 from comastre.cli import main as cli
 
@@ -146,3 +146,20 @@ def test_a_class_of_a_step_without_image_is_named(capsys, root):
     assert code == 1
     assert "Step 2 of setting 1-1 (overlapped) has no training image with class 3 (cow)" in out
     assert out.endswith("\n1 problem\n")
+
+
+def test_fields_count_for_data_without_a_validation_split_too(capsys, tmp_path):
+    car, dog = [[0, 0, 8, 0, 8, 8, 0, 8]], [[8, 0, 16, 0, 16, 8, 8, 8]]
+    objects = [{"category_id": 3, "segmentation": car}, {"category_id": 7, "segmentation": dog}]
+    file = write_instances(tmp_path / "train.json", objects)
+    write_image(tmp_path / "one.jpg")
+    code, out, _ = check(capsys, str(file))
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "coco_json: 2 classes, 1 images, none of them set apart for validation",
+    )
+    code, out, _ = check(capsys, str(file), "--data.without", "dog")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "coco_json-without-1-classes: 1 classes, 1 images, none of them set apart for validation",
+    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from comastre.config.datasets import find_dataset
 from comastre.config.run import RunConfig
-from comastre.data.build import build_datasets
+from comastre.data.build import build_dataset, build_datasets
 from comastre.data.dataset import SegmentationDataset
 from comastre.data.files import classes_in
 from comastre.data.parallel import each_in_parallel
-from comastre.data.sources import DataSource, has_own_validation, open_split
+from comastre.data.sources import DataSource
 from comastre.errors import UserError
 from comastre.stream.build import build_stream
 from comastre.stream.scenario import Scenario
@@ -54,8 +55,8 @@ class DataReport:
 
 def check_data(config: RunConfig, processes: int | None = None, source: DataSource | None = None) -> DataReport:
     """Read every image and mask of both splits in parallel; all images of a `source` without a validation split."""
-    if source is not None and not has_own_validation(source):
-        training_set = open_split(source, "all", require_files=False)
+    if source is not None and not find_dataset(config.data.dataset).validates(config.data):
+        training_set = build_dataset(config.data, "all")
         validation = SplitReport("validation", (), ())
     else:
         training_set, validation_set = build_datasets(config.data, require_files=False)
