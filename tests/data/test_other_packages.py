@@ -122,6 +122,17 @@ def test_options_reach_the_dataset_and_count_as_settings(stripes: Path, capsys: 
     assert "Class 3 (middle)" in said  # no image shows it
 
 
+def test_a_model_is_scored_on_it(
+    stripes: Path, tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = tmp_path / "names.yaml"
+    names.write_text("left: disk\nright: star\n")
+    given = ["eval", str(tiny_bundle), "--data", f"stripes:{stripes}", "--map", str(names), "--split", "all"]
+    assert cli.dispatch(given) == 0
+    said = "".join(capsys.readouterr().out.split())  # a long path wraps
+    assert f"stripes:{stripes}:3images,2classes" in said
+
+
 # --- what is broken --------------------------------------------------------------------------------------------------
 
 BROKEN = {

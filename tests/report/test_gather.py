@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from made_runs import make_joint, make_run
 
+from comastre.config.datasets import DatasetSpec
 from comastre.config.run_files import HOLDER
 from comastre.errors import UserError
+from comastre.report import groups as groups_module
 from comastre.report.gather import read_run
 from comastre.report.groups import grouped, labelled
 from comastre.report.write import read_groups
@@ -125,6 +127,23 @@ def test_what_recognises_nothing_is_told_by_its_results(tmp_path: Path) -> None:
     assert read_run(folder).proposes_only and not read_run(folder).is_joint
     # Before a step is finished nothing but the name tells.
     assert read_run(make_run(tmp_path / "new", (), method="objectness")).proposes_only
+
+
+def test_runs_on_a_dataset_of_another_package_are_compared_by_its_own_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [make_run(tmp_path / name, dataset="stripes") for name in ("a", "b", "c")]
+    for folder, options in zip(folders, ("{year: 2019}", "{year: 2020}", "{year: 2019, colour: red}"), strict=True):
+        config = (folder / "config.yaml").read_text()
+        assert config.count("  options: {}\n") == 1
+        (folder / "config.yaml").write_text(config.replace("  options: {}\n", f"  options: {options}\n"))
+    (group,) = read_groups(folders)  # where the package is not installed, its name is all that is known
+    assert group.title == "stripes 2-1, overlapped"
+    spec = DatasetSpec("stripes", "Stripes", "stripes", "stripes:build", validation_fields=("options.year",))
+    monkeypatch.setattr(groups_module, "datasets", lambda: {"stripes": spec})
+    groups = read_groups(folders)
+    assert [[entry.run.folder.name for entry in group.entries] for group in groups] == [["a", "c"], ["b"]]
+    assert groups[0].title == "Stripes 2-1, overlapped"
 
 
 def test_a_joint_run_alone_is_a_group(tmp_path: Path) -> None:
