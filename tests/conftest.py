@@ -31,10 +31,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of shared data beside the repository; tests that need it are skipped where it is missing."""
+    """Photographs and trained weights, which a repository does not hold; tests that need them are skipped elsewhere."""
     folder = Path(__file__).parents[1] / ".." / "shared"
     if not folder.is_dir():
-        pytest.skip("the shared data folder is not beside the repository")
+        pytest.skip("needs photographs or trained weights from a folder `shared` beside the repository")
     return folder.resolve()
 
 

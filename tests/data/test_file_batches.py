@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_data import write_folder, write_image, write_mask
+from small_data import write_folder, write_image, write_mask, write_voc
 
 from comastre.config.run import DataConfig, RunConfig, TrainingConfig
 from comastre.data import files
@@ -82,12 +82,29 @@ def test_evaluation_sees_the_original_resolution(root):
     assert batch.samples[0].semantic.shape == (240, 320)
 
 
+VOC_SETTINGS = {"19-1": 2, "15-5": 2, "15-1": 6, "10-1": 11}
+
+
+@pytest.mark.parametrize(("setting", "steps"), VOC_SETTINGS.items())
+def test_every_class_of_every_step_is_found_in_files(tmp_path, setting, steps):
+    # Image k shows class k and the one after it, so that a step of classes a..b sees images a - 1..b.
+    write_voc(tmp_path, {f"{label:02d}": (label, label % 20 + 1) for label in range(1, 21)}, {"v": (1,)})
+    config = run_config(tmp_path, dataset="voc")
+    config = config.model_copy(update={"continual": config.continual.model_copy(update={"setting": setting})})
+    _, _, scenario = stream_of(config)
+    assert len(scenario.tasks) == steps
+    for task in scenario.tasks:
+        shown = {label % 20 for label in range(task.new_classes[0] - 1, task.new_classes[-1] + 1)}
+        assert {(index + 1) % 20 for index in task.images} == shown
+        assert len(task.images) == len(shown) == len(task.new_classes) + 1
+
+
 def test_every_class_of_every_step_is_in_voc_mini(shared):
     path = shared / "data" / "voc-mini"
     if not path.is_dir():
         pytest.skip("voc-mini is not in the shared data")
     config = run_config(path, dataset="voc")
-    for setting, steps in (("19-1", 2), ("15-5", 2), ("15-1", 6), ("10-1", 11)):
+    for setting, steps in VOC_SETTINGS.items():
         config = config.model_copy(update={"continual": config.continual.model_copy(update={"setting": setting})})
         _, _, scenario = stream_of(config)
         assert len(scenario.tasks) == steps

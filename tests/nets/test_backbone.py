@@ -64,7 +64,7 @@ def test_strides_of_patches_round_down() -> None:
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet"])
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet", "tf_efficientnet_lite0"])
 def test_local_files_give_the_networks_own_features(name: str, tmp_path: Path) -> None:
     state = full_weights(name)
     network = timm.create_model(name, features_only=True, pretrained=True, pretrained_cfg_overlay={"state_dict": state})
