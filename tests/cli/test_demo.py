@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from comastre.cli.demo import CONVENTION, contenders, learn_and_compare, meaning
+from comastre.cli.demo import CONVENTION, contenders, learn_and_compare, meaning, score_table
 from comastre.config.conventions import CONVENTIONS
 from comastre.config.settings import differences
-from comastre.evaluation.results import Results
+from comastre.evaluation.results import Results, StepResult
 from comastre.evaluation.scores import Miou
 
 SHORT = {
@@ -38,12 +38,36 @@ def test_both_methods_learn_the_stream_from_one_base_model(shown: tuple[list[Res
 
 def test_the_screen_shows_every_score(shown: tuple[list[Results], str, Path]) -> None:
     results, screen, out = shown
-    for result in results:
-        for step in result.steps:
-            scores = step.conventions[CONVENTION]
-            assert all(f"{value:.1f}" in screen for value in (scores.base, scores.inc, scores.all) if value is not None)
-        assert f"{result.avg:.1f}" in screen
+    rows = screen.splitlines()
+    # Classes may go over two lines; the scores stand in the first, those of all methods one after the other.
+    for number in range(3):
+        (row,) = [row.split() for row in rows if row.strip().startswith(f"{number + 1}: ")]
+        scores = [result.steps[number].conventions[CONVENTION] for result in results]
+        expected = [value for score in scores for value in (score.base, score.inc, score.all)]
+        assert row[-len(expected) :] == ["-" if value is None else f"{value:.1f}" for value in expected]
+    (row,) = [row.split() for row in rows if row.strip().startswith("avg over the steps")]
+    assert row[-2:] == [f"{result.avg:.1f}" for result in results]
     assert str(out) in screen
+
+
+def test_scores_stand_in_the_column_of_their_method(shown: tuple[list[Results], str, Path]) -> None:
+    """Of made-up scores: those of the short stream above are all alike."""
+    made = [
+        replace(result, steps=tuple(scored(step, 10 * (column + 1) + step.step) for step in result.steps))
+        for column, result in enumerate(shown[0])
+    ]
+    screen = StringIO()
+    Console(file=screen, width=140).print(score_table(("ours", "plain"), made))
+    rows = [row.split() for row in screen.getvalue().splitlines()]
+    (second,) = [row for row in rows if row[:1] == ["2:"]]
+    assert second[-6:] == ["11.0", "11.2", "11.1", "21.0", "21.2", "21.1"]
+    (average,) = [row for row in rows if row[:1] == ["avg"]]
+    assert average[-2:] == ["11.1", "21.1"]
+
+
+def scored(step: StepResult, base: float) -> StepResult:
+    scores = Miou(base, None if step.step == 0 else base + 0.2, base + 0.1)
+    return replace(step, conventions=dict.fromkeys(CONVENTIONS, scores))
 
 
 def test_the_last_sentence_says_where_the_report_is(shown: tuple[list[Results], str, Path]) -> None:

@@ -62,6 +62,7 @@ def test_batches_do_not_depend_on_the_number_of_loader_processes(root):
         config = run_config(root, workers=workers)
         training, _, scenario = stream_of(config)
         made.append(list(training_batches(training, scenario.tasks[1], config, stop=3)))
+    assert len(made[0]) == 3
     for (alone,), (together,) in zip(*made, strict=True):
         assert torch.equal(alone.images, together.images)
         assert torch.equal(alone.targets.masks, together.targets.masks)

@@ -56,6 +56,7 @@ def test_cached_pixels_cannot_be_damaged(shapes):
 
 
 def test_presence_is_what_the_label_maps_show(shapes):
+    assert len(shapes.presence()) == len(shapes) > 0
     for index, classes in enumerate(shapes.presence()):
         assert classes == set(np.unique(shapes[index].semantic).tolist()) - {0}
 

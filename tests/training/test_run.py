@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from tiny_run import TINY, TinyMethod, TinyModel, tiny_config, tiny_evaluate
-from torch.utils.tensorboard import SummaryWriter
 
 from comastre.errors import UserError
 from comastre.stream.loading import training_batches
@@ -215,6 +214,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(tmp_path: Path):
         out = tmp_path / str(accumulate)
         run(tiny_config(frozen=True, accumulate=accumulate), out, parts=TINY)
         lines[accumulate] = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines[1]) == 16
     for one, two in zip(lines[1], lines[2], strict=True):
         assert one["total"] == pytest.approx(two["total"], abs=1e-5)
 
@@ -230,10 +230,16 @@ def test_workers_do_not_change_what_is_learned(tmp_path: Path, finished: Path):
 def test_tensorboard_has_the_terms_and_scores(finished: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert SummaryWriter is not None
     events = EventAccumulator(str(finished / "tensorboard")).Reload()
-    assert [event.step for event in events.Scalars("train/total")] == list(range(1, 17))
-    assert [event.step for event in events.Scalars("evaluation/all")] == [6, 11, 16]
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    for name in ("total", "recognition", "points", "memory", "learning_rate"):
+        found = events.Scalars(f"train/{name}")
+        assert [event.step for event in found] == list(range(1, 17))
+        assert [event.value for event in found] == pytest.approx([line[name] for line in lines])
+    steps = json.loads((finished / "results.json").read_text())["steps"]
+    found = events.Scalars("evaluation/all")
+    assert [event.step for event in found] == [6, 11, 16]
+    assert [event.value for event in found] == pytest.approx([step["miou"]["all"] for step in steps])
 
 
 def test_methods_can_start_from_the_same_base_model(tmp_path: Path, finished: Path):

@@ -7,6 +7,8 @@ import torch
 from comastre.data.targets import Targets
 from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre.terms import total_loss
+from comastre.losses.distillation import proposal_weights
+from comastre.methods.comastre import objective
 
 OURS = {"classification": {"negatives_for_new": True, "negatives_for_old": True}}
 # Of this code in float64 with fixed weights, images and points. A change means that the mathematics changed.
@@ -225,16 +227,31 @@ def test_labels_are_learned_over_the_newest_classes_only():
     assert second.weight.grad.abs().sum() > 0
 
 
-def test_beta_one_sees_more_of_unsure_proposals_than_beta_two():
+def test_beta_one_sees_more_of_unsure_proposals_than_beta_two(monkeypatch):
     model, old, (images, targets) = learners(2)
-    found = {}
+    found, looks = {}, {}
     for beta in (0.0, 1.0, 2.0):
+
+        def watched(old_logits, unmatched, power, beta=beta, weigh=proposal_weights):
+            looks[beta] = (old_logits, unmatched, weigh(old_logits, unmatched, power))
+            return looks[beta][-1]
+
+        monkeypatch.setattr(objective, "proposal_weights", watched)
         terms = small.terms_of(model, old, images, targets, small.loss_config(distillation={"beta": beta}))
         found[beta] = values(terms)
     changed = {name for name in found[0.0] if len({found[beta][name] for beta in found}) == 3}
     same = {name for name in found[0.0] if len({found[beta][name] for beta in found}) == 1}
     assert changed == {"mask_kd_bce", "mask_kd_dice", "position_kd"}
     assert changed | same == set(found[0.0])
+
+    logits, unmatched, _ = looks[0.0]
+    for image, rows in enumerate(unmatched):
+        sure, unsure = (logits[image].masked_fill(~rows, fill) for fill in (float("-inf"), float("inf")))
+        least, most = unsure.argmin(), sure.argmax()
+        even, one, two = (looks[beta][-1][image] for beta in (0.0, 1.0, 2.0))
+        torch.testing.assert_close(even[rows], torch.full_like(even[rows], 1 / rows.sum()))
+        assert even[least] > one[least] > two[least] > 0
+        assert even[most] < one[most] < two[most] < 1
 
 
 def test_all_layers_distil_more_than_the_last():
@@ -286,5 +303,10 @@ def test_padding_of_a_mixed_batch_reaches_both_models():
     padding = torch.zeros(len(images), small.SIZE, small.SIZE, dtype=torch.bool)
     padding[:, :, 40:] = True
     terms = small.terms_of(model, old, images, targets, small.loss_config(), padding=padding)
-    assert all(abs(value.item()) < 1e-9 for name, value in terms.items() if "kd" in name)
+    distilled = {name: value for name, value in values(terms).items() if "kd" in name}
+    assert len(distilled) == 6
+    assert all(abs(value) < 1e-9 for value in distilled.values())  # else it would reach one of them only
     assert all(value.isfinite() for _, value in terms.items())
+    whole = values(small.terms_of(model, old, images, targets, small.loss_config()))
+    for name in ("objectness", "mask_bce", "classification"):
+        assert values(terms)[name] != pytest.approx(whole[name], rel=1e-3), name

@@ -1,6 +1,5 @@
 """A term that is off costs nothing: neither its own work nor a pass of a model that only it needs."""
 
-import math
 from collections import Counter
 
 import pytest
@@ -198,14 +197,36 @@ def test_negatives_for_old_need_no_old_model():
     assert set(terms) == FIRST | {"negatives_for_old"}
 
 
+# A distillation term carries the weight of the loss that it mirrors, so that weight acts on both.
+ACTS_ON = {
+    "objectness": {"objectness", "score_kd"},
+    "no_object": set(),  # acts inside the objectness loss
+    "mask_bce": {"mask_bce", "mask_kd_bce"},
+    "mask_dice": {"mask_dice", "mask_kd_dice"},
+    "classification": {
+        *("classification", "unmatched_class_kd", "matched_class_kd"),
+        *("negatives_for_new", "negatives_for_old", "across_tasks"),
+    },
+    "score_kd": {"score_kd"},
+    "mask_kd": {"mask_kd_bce", "mask_kd_dice"},
+    "position_kd": {"position_kd"},
+    "unmatched_class_kd": {"unmatched_class_kd"},
+    "matched_class_kd": {"matched_class_kd"},
+    "auxiliary": {"auxiliary"},
+    "negatives_for_new": {"negatives_for_new"},
+    "negatives_for_old": {"negatives_for_old"},
+    "across_tasks": {"across_tasks"},
+}
+
+
 def test_every_weight_acts_on_its_own_term():
-    config = small.loss_config()
-    usual = term_weights(config.weights)
-    for name, value in config.weights.model_dump().items():
-        if name == "no_object":  # acts inside the objectness loss
-            continue
-        changed = term_weights(config.weights.model_copy(update={name: 7 * value}))
-        assert any(math.isclose(changed[term], 7 * usual[term]) for term in usual), name
+    weights = small.loss_config().weights
+    assert weights.model_dump().keys() == ACTS_ON.keys()
+    usual = term_weights(weights)
+    for name, value in weights.model_dump().items():
+        changed = term_weights(weights.model_copy(update={name: 7 * value}))
+        factors = {term: 7 if term in ACTS_ON[name] else 1 for term in usual}
+        assert changed == pytest.approx({term: factors[term] * usual[term] for term in usual}), name
 
 
 # --- the device is asked once ----------------------------------------------------------------------------------------
