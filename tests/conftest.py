@@ -1,6 +1,7 @@
 """Fixtures of all tests, and how they share the processors."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("needs photographs or trained weights from a folder `shared` beside the repository")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cache_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is cached about test data goes into a folder of this test process, not into the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMASTRE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ def test_a_prediction_holds_everything_for_analysis(saved: Path, pixels: np.ndar
     assert prediction.class_scores.shape == (queries, 3)
     assert prediction.proposals.shape == (queries, 37, 53)
     assert prediction.proposals.dtype == bool
+    assert prediction.segments
     for number, segment in enumerate(prediction.segments, start=1):
         mine = prediction.segment_map == number
         assert mine.sum() == segment.area
@@ -187,9 +188,10 @@ def test_push_uploads_one_bundle_whose_card_names_its_place(saved: Path, monkeyp
         return create_autospec(huggingface_hub.CommitInfo, commit_url="https://hub/commit/1")
 
     hub.upload_folder.side_effect = upload
+    model = comastre.load(saved)  # imports whatever it needs before the hub is another one
     opened: list[Any] = []
     monkeypatch.setattr("huggingface_hub.HfApi", lambda **options: opened.append(options) or hub)
-    url = comastre.load(saved).push_to_hub("someone/shapes", private=True, token="secret", create_pr=True)
+    url = model.push_to_hub("someone/shapes", private=True, token="secret", create_pr=True)
     assert url == "https://hub/commit/1"
     assert opened == [{"token": "secret"}]
     hub.create_repo.assert_called_once_with("someone/shapes", private=True, exist_ok=True)
@@ -206,9 +208,10 @@ def test_push_uploads_one_bundle_whose_card_names_its_place(saved: Path, monkeyp
 def test_a_push_that_is_refused_is_one_sentence(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = create_autospec(huggingface_hub.HfApi, instance=True)
     hub.create_repo.side_effect = PermissionError("401 who are you\nmore")
+    model = comastre.load(saved)
     monkeypatch.setattr("huggingface_hub.HfApi", lambda **options: hub)
     with pytest.raises(
         UserError, match=r"not be uploaded to a/b \(PermissionError: 401 who are you\): .*hf auth login"
     ):
-        comastre.load(saved).push_to_hub("a/b")
+        model.push_to_hub("a/b")
     hub.upload_folder.assert_not_called()
