@@ -9,7 +9,7 @@ from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
-from comastre.methods.comastre.segmenter import build_segmenter
+from comastre.methods.comastre.segmenter import auxiliary_head, build_segmenter
 from comastre.section import merge
 
 SIZE = 64
@@ -50,6 +50,8 @@ def grow(model):
     old = copy.deepcopy(model).eval().requires_grad_(False)
     grown = copy.deepcopy(model)
     grown.add_task(TASKS[1])
+    # A part of the model here, so that its weights are filled and its gradients seen with all others.
+    grown.auxiliary_head = auxiliary_head(grown)
     grown.to(next(model.parameters()).dtype)
     return grown.train(), old
 
@@ -95,7 +97,7 @@ def loss_config(**changes):
     return LossConfig.model_validate(merge(small, changes))
 
 
-def terms_of(model, old, images, targets, config, rows=slice(None), padding=None, annotated_from=None):
+def terms_of(model, old, images, targets, config, rows=slice(None), padding=None, labelled_old=()):
     """The terms of the rows of a batch, with the points that the whole batch draws."""
     points = PointSource(7, 3, rows, len(images), images.device)
     chosen = Targets.stack(
@@ -103,7 +105,8 @@ def terms_of(model, old, images, targets, config, rows=slice(None), padding=None
         [targets.labels[i, : targets.counts[i]] for i in range(len(images))[rows]],
         targets.image_ids[rows],
     )
-    return compute_terms(model, old, images[rows], padding, chosen, points, config, annotated_from)
+    head = getattr(model, "auxiliary_head", None)
+    return compute_terms(model, old, images[rows], padding, chosen, points, config, labelled_old, head)
 
 
 def gradients_of(model, total):

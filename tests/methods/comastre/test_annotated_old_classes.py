@@ -5,10 +5,12 @@ import small_step as small
 import torch
 
 from comastre.data.targets import Targets
+from comastre.losses.classification import focal_loss
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.step import prepare
 from comastre.nets.outputs import take_queries
+from comastre.stream.scenario import build_scenario
 
 OLD, ALL = small.TASKS[0], sum(small.TASKS)
 
@@ -21,15 +23,15 @@ def labelled(annotated):
     return images, Targets(targets.masks, labels, targets.counts, targets.image_ids)
 
 
-def terms_of(model, old, images, targets, config, **annotated):
+def terms_of(model, old, images, targets, config, annotated):
     points = PointSource(7, 3, slice(None), len(images), images.device)
-    return dict(compute_terms(model, old, images, None, targets, points, config, **annotated).items())
+    return compute_terms(model, old, images, None, targets, points, config, annotated, model.auxiliary_head)
 
 
 def slow_classification(model, old, images, targets, config, annotated):
     """Eq. 2 proposal by proposal and class by class."""
     points = PointSource(7, 3, slice(None), len(images), images.device)
-    step = prepare(model, old, images, None, targets, points, config, None)
+    step = prepare(model, old, images, None, targets, points, config)
     query, valid = step.assignment.query[-1], step.assignment.valid[-1]
     final = step.new.stage_one.final
     masks = take_queries(final.mask_logits, query)
@@ -52,7 +54,7 @@ def test_the_loss_is_the_slow_one_over_the_labelled_classes(annotated, distil):
     assert (targets.labels[:, 0] < OLD).any()
     switches = dict.fromkeys(("unmatched_classes", "matched_classes"), distil)
     config = small.loss_config(distillation=switches)
-    fast = terms_of(model, old, images, targets, config, annotated_old=annotated)["classification"]
+    fast = terms_of(model, old, images, targets, config, annotated)["classification"]
     assert fast.item() == pytest.approx(slow_classification(model, old, images, targets, config, annotated).item())
 
 
@@ -60,7 +62,7 @@ def test_old_classes_without_annotations_get_no_gradient_from_labels():
     model, old = small.later_learner()
     images, targets = labelled((1,))
     config = small.loss_config(distillation=dict.fromkeys(("unmatched_classes", "matched_classes"), False))
-    terms_of(model, old, images, targets, config, annotated_old=(1,))["classification"].backward()
+    terms_of(model, old, images, targets, config, (1,))["classification"].backward()
     of_old = model.class_decoder.classifiers[0].weight.grad.abs().sum(dim=1)
     assert of_old[0] == 0 and of_old[1] > 0
     assert (model.class_decoder.classifiers[1].weight.grad.abs().sum(dim=1) > 0).all()
@@ -70,19 +72,34 @@ def test_all_past_classes_one_by_one_are_the_sequential_protocol():
     model, old = small.later_learner()
     images, targets = labelled((0, 1))
     config = small.loss_config()
-    single = terms_of(model, old, images, targets, config, annotated_old=(0, 1))
-    sequential = terms_of(model, old, images, targets, config, annotated_from=0)
-    assert {name: value.item() for name, value in single.items()} == {
-        name: value.item() for name, value in sequential.items()
-    }
+    presence = [frozenset({1, 2}), frozenset(range(OLD + 1, ALL + 1))]
+    sequential, overlapped = (
+        build_scenario(presence, ALL, f"{OLD}-{ALL - OLD}", protocol).tasks[1].labelled_old
+        for protocol in ("sequential", "overlapped")
+    )
+    assert (sequential, overlapped) == ((0, 1), ())
+    found = terms_of(model, old, images, targets, config, sequential)["classification"]
+    assert found.item() == pytest.approx(slow_classification(model, old, images, targets, config, (0, 1)).item())
+    assert found.item() == pytest.approx(every_class_at_once(model, old, images, targets, config).item())
+
+
+def every_class_at_once(model, old, images, targets, config):
+    """Eq. 2 over all logits of the matched proposals as they are."""
+    points = PointSource(7, 3, slice(None), len(images), images.device)
+    step = prepare(model, old, images, None, targets, points, config)
+    query, valid = step.assignment.query[-1], step.assignment.valid[-1]
+    final = step.new.stage_one.final
+    masks = take_queries(final.mask_logits, query)
+    logits = model.recognise(step.new.stage_one.pixels, take_queries(final.embeddings, query), masks).class_logits
+    return focal_loss(logits, targets.labels, valid, config.classification.gamma, valid.sum())
 
 
 def test_cross_entropy_too_runs_over_the_labelled_classes_only():
     model, old = small.later_learner()
     images, targets = labelled((1,))
     config = small.loss_config(classification={"loss": "cross_entropy"})
-    before = terms_of(model, old, images, targets, config, annotated_old=(1,))["classification"]
+    before = terms_of(model, old, images, targets, config, (1,))["classification"]
     with torch.no_grad():
         model.class_decoder.classifiers[0].bias[0] += 5.0  # a class that the data does not label
-    after = terms_of(model, old, images, targets, config, annotated_old=(1,))
+    after = terms_of(model, old, images, targets, config, (1,))
     assert after["classification"].item() == before.item()

@@ -10,6 +10,7 @@ from comastre.methods.comastre.terms import total_loss
 from comastre.losses.distillation import proposal_weights
 from comastre.methods.comastre import objective
 
+EVERY_OLD = tuple(range(small.TASKS[0]))
 OURS = {"classification": {"negatives_for_new": True, "negatives_for_old": True}}
 # Of this code in float64 with fixed weights, images and points. A change means that the mathematics changed.
 GOLDEN = {
@@ -202,13 +203,13 @@ def test_annotated_past_classes_are_learned_with_the_new_ones():
     images, targets = small.batch(num_classes=sum(small.TASKS))  # labels of both tasks
     assert (targets.labels < small.TASKS[0]).any() and (targets.labels >= small.TASKS[0]).any()
     config = small.loss_config(**OURS)
-    terms = small.terms_of(model, old, images, targets, config, annotated_from=0)
+    terms = small.terms_of(model, old, images, targets, config, labelled_old=EVERY_OLD)
     total_loss(terms, config.weights).backward()
     first, second = model.class_decoder.classifiers
     assert first.weight.grad.abs().sum() > 0 and second.weight.grad.abs().sum() > 0
 
     # An object of an old class is no negative for the old classes.
-    only_new = small.terms_of(model, old, images, relabelled(targets, small.TASKS[0]), config, annotated_from=0)
+    only_new = small.terms_of(model, old, images, relabelled(targets, small.TASKS[0]), config, labelled_old=EVERY_OLD)
     assert values(only_new)["negatives_for_old"] > values(terms)["negatives_for_old"] > 0
     assert values(only_new)["classification"] != pytest.approx(values(terms)["classification"])
 

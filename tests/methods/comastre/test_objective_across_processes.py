@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre.terms import total_loss
+from comastre.training.step import TrainStep, terms_of
 
 NONE = {"distillation": DistillationConfig.none().model_dump()}
 CASES = {
@@ -27,14 +28,22 @@ def learn(rows, changes, counts, wrap=None):
     model, old = small.later_learner()
     images, targets = small.new_batch(counts)
     config = small.loss_config(**changes)
-    module = model if wrap is None else wrap(model)
 
-    def work():
-        terms = small.terms_of(model, old, images, targets, config, rows)
-        return total_loss(terms, config.weights), {name: value.detach() for name, value in terms.items()}
+    class Whole:
+        """A method that has its batch already; its auxiliary head is a part of the model."""
 
-    total, terms = module(work)
-    total.backward()
+        def training_modules(self):
+            return None
+
+        def losses(self, learner, batch, points):
+            assert learner is model
+            return small.terms_of(model, old, images, targets, config, rows)
+
+    step = TrainStep(Whole(), model)
+    module = step if wrap is None else wrap(step)  # which must live until the backward pass
+    terms = terms_of(module, None, None)
+    total_loss(terms, config.weights).backward()
+    terms = {name: value.detach() for name, value in terms.items()}
     return terms, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from comastre.methods.comastre import objective
 from comastre.methods.comastre.config import DistillationConfig
-from comastre.methods.comastre.terms import term_weights, total_loss
+from comastre.methods.comastre.terms import TERMS, term_weights, total_loss
 
 NONE = DistillationConfig.none().model_dump() | {"alpha": 0.2}
 # Term: (switch that turns it on among the distillation's, weight, function that does its work).
@@ -74,13 +74,14 @@ def run(monkeypatch, **changes):
     images, targets = small.new_batch(dtype=torch.float32)
     watch = Watch(monkeypatch, model, old)
     config = small.loss_config(**changes)
-    terms = dict(small.terms_of(model, old, images, targets, config).items())
+    terms = small.terms_of(model, old, images, targets, config)
     return terms, watch
 
 
 def test_everything_on_runs_each_model_once(monkeypatch):
     terms, watch = run(monkeypatch)
-    assert set(terms) == FIRST | set(DISTILLATION)
+    assert list(terms) == [term.name for term in TERMS if term.name in FIRST | set(DISTILLATION)]
+    assert len(terms) == len(FIRST | set(DISTILLATION))
     assert {name: watch.calls[name] for name in ("new.propose", "new.recognise", "old.propose", "old.recognise")} == {
         "new.propose": 1,
         "new.recognise": 1,
@@ -193,7 +194,7 @@ def test_negatives_for_old_need_no_old_model():
     model, _ = small.later_learner(torch.float32)
     images, targets = small.new_batch(dtype=torch.float32)
     config = small.loss_config(classification={"negatives_for_old": True})
-    terms = dict(small.terms_of(model, None, images, targets, config).items())
+    terms = small.terms_of(model, None, images, targets, config)
     assert set(terms) == FIRST | {"negatives_for_old"}
 
 

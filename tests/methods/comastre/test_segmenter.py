@@ -8,7 +8,7 @@ from torch import Tensor
 
 from comastre.methods.comastre.class_decoder import Recognition
 from comastre.methods.comastre.config import ModelConfig
-from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.segmenter import Segmenter, auxiliary_head, build_segmenter
 from comastre.nets.outputs import StageOne
 from comastre.nets.pixel_decoder import _normalise
 
@@ -177,18 +177,30 @@ def test_growth_changes_nothing_that_was_there() -> None:
     assert model.num_classes == sum(model.tasks)
 
 
-def test_the_auxiliary_head_is_new_at_each_step_and_missing_at_the_first() -> None:
-    first = make(())
-    first.add_task(4)
-    assert first.auxiliary_head is None
+def test_an_auxiliary_head_is_for_the_newest_task_and_no_part_of_the_model() -> None:
     model = make((3,))
-    assert model.auxiliary_head is None
+    before = list(model.state_dict())
     model.add_task(2)
-    head = model.auxiliary_head
-    assert head is not None and head(torch.zeros(1, 64)).shape == (1, 3)
+    assert auxiliary_head(model)(torch.zeros(1, 64)).shape == (1, 3)
     model.add_task(5)
-    assert model.auxiliary_head is not head
-    assert model.auxiliary_head is not None and model.auxiliary_head(torch.zeros(1, 64)).shape == (1, 6)
+    assert auxiliary_head(model)(torch.zeros(1, 64)).shape == (1, 6)
+    assert auxiliary_head(model.to(torch.device("meta")))[0].weight.is_meta  # where the model is
+    added = set(model.state_dict()) - set(before)
+    assert added and all(name.startswith("class_decoder.") for name in added)
+
+
+def test_forward_is_both_stages_on_every_proposal() -> None:
+    model = make((3, 2))
+    sizes = [(64, 96), (32, 64)]
+    images, padding = pictures(2, 3, 64, 96), padding_of(sizes, (64, 96))
+    stage_one, recognition = run(model, images, padding)
+    with torch.no_grad():
+        output = model(images, padding)
+    assert torch.equal(output.stage_one.final.mask_logits, stage_one.final.mask_logits)
+    assert torch.equal(output.stage_one.final.objectness_logits, stage_one.final.objectness_logits)
+    assert torch.equal(output.recognition.class_logits, recognition.class_logits)
+    with torch.no_grad():
+        assert not torch.equal(model(images).recognition.class_logits, recognition.class_logits)
 
 
 def test_a_task_without_classes_is_refused() -> None:
@@ -199,12 +211,12 @@ def test_a_task_without_classes_is_refused() -> None:
 def test_a_grown_model_trains() -> None:
     model = make((3,)).train()
     model.add_task(2)
-    head = model.auxiliary_head
-    assert head is not None
+    head = auxiliary_head(model)
     query, classifier = model.class_decoder.task_queries[1], model.class_decoder.classifiers[1]
     images = pictures(2, 3, 64, 64)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = {name: value.clone() for name, value in model.named_parameters()}
+    optimiser = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+    both = torch.nn.ModuleDict({"model": model, "head": head})
+    before = {name: value.clone() for name, value in both.named_parameters()}
 
     final = (stage_one := model.propose(images)).final
     recognised = model.recognise(stage_one.pixels, final.embeddings, final.mask_logits, first_task=1)
@@ -217,21 +229,35 @@ def test_a_grown_model_trains() -> None:
     assert next(model.backbone.parameters()).grad is not None
     assert model.class_decoder.task_queries[0].grad is None  # earlier tasks were not asked
     optimiser.step()
-    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
-    assert {"class_decoder.task_queries.1", "class_decoder.classifiers.1.weight", "auxiliary_head.1.weight"} <= changed
-    assert "class_decoder.classifiers.0.weight" not in changed
+    changed = {name for name, value in both.named_parameters() if not torch.equal(value, before[name])}
+    learned = {"model.class_decoder.task_queries.1", "model.class_decoder.classifiers.1.weight", "head.1.weight"}
+    assert learned <= changed
+    assert "model.class_decoder.classifiers.0.weight" not in changed
 
 
-def test_frozen_batch_norm_can_be_switched() -> None:
+def norm_of(model: Segmenter) -> torch.nn.BatchNorm2d:
+    return next(module for module in model.backbone.modules() if isinstance(module, torch.nn.BatchNorm2d))
+
+
+def test_batch_norm_stands_still_in_later_steps() -> None:
     model = make().train()
-    norm = next(module for module in model.backbone.modules() if isinstance(module, torch.nn.BatchNorm2d))
+    norm = norm_of(model)
     assert norm.training
-    model.freeze_batch_norm()
+    model.backbone.enter_step(1)
     assert not norm.training and model.backbone.training
     model.train()
     assert not norm.training
-    model.freeze_batch_norm(False)
+    model.backbone.enter_step(0)
     assert norm.training
+
+
+@pytest.mark.parametrize(("first", "later"), [(False, False), (True, False), (True, True)])
+def test_batch_norm_follows_the_configuration_in_every_step(first: bool, later: bool) -> None:
+    fields = {"weights": "none", "frozen_batch_norm": first, "freeze_batch_norm_later": later}
+    model = make(backbone=fields).train()
+    for step in (0, 1, 2):
+        model.backbone.enter_step(step)
+        assert norm_of(model).training == (not first and (step == 0 or not later))
 
 
 def test_bfloat16_autocast_is_finite_and_close() -> None:
