@@ -141,7 +141,7 @@ def test_the_workflow_runs_what_the_checks_run_on_three_systems() -> None:
     places = [script.index(step) for step in steps[:-1]] + [script.index("\npytest\n")]
     assert places == sorted(places), "the same steps in the same order"
     lowest = [step["run"] for step in workflow["jobs"]["lowest"]["steps"] if "run" in step]
-    assert any("--resolution lowest-direct" in step for step in lowest) and lowest[-1] == "pytest"
+    assert any("--resolution lowest-direct" in step for step in lowest) and lowest[-1].startswith("pytest")
 
 
 def test_hooks_before_a_commit_fetch_nothing() -> None:
