@@ -54,13 +54,14 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from comastre.bundle import store
     from comastre.class_table import class_table
-    from comastre.methods.comastre.config import ModelConfig
-    from comastre.methods.comastre.segmenter import build_segmenter
+    from comastre.config.run import RunConfig
+    from comastre.training.parts import describe, method_of
 
     # Thresholds at 0 so that even random weights recognise something.
-    given = {"size": "tiny", "inference": {"alpha": 0.0, "overlap": 0.0}}
+    config = RunConfig(size="tiny", comastre={"inference": {"alpha": 0.0, "overlap": 0.0}})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = build_segmenter(ModelConfig.model_validate(given), [2, 1])
+        model = method_of(config).build([2, 1])
     classes = class_table(["disk", "star", "ring"], [2, 1], [(0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 0, 255)])
-    return store.save(model, classes, tmp_path_factory.mktemp("bundles") / "model")
+    bundle = store.Bundle(model, classes, describe(config))
+    return store.save(bundle, tmp_path_factory.mktemp("bundles") / "model")

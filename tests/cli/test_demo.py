@@ -11,6 +11,7 @@ from comastre.cli.demo import CONVENTION, contenders, learn_and_compare, meaning
 from comastre.config.conventions import CONVENTIONS
 from comastre.config.settings import differences
 from comastre.evaluation.results import Results, StepResult
+from comastre.methods.comastre.config import PAPER
 from comastre.evaluation.scores import Miou
 
 SHORT = {
@@ -86,22 +87,24 @@ def test_shown_again_without_training(shown: tuple[list[Results], str, Path], mo
 
 def test_paper_run_has_the_papers_switches_and_the_demos_schedule(tmp_path: Path) -> None:
     ours, _, paper = contenders(tmp_path, {"seed": 3}, paper=True)
-    assert not paper.config.model.class_decoder.masked_attention
-    assert paper.config.model.inference.alpha == 0.8
-    assert paper.config.matching.objectness_cost == 0
-    assert not any(getattr(paper.config.classification, ours) for ours in ("negatives_for_new", "negatives_for_old"))
-    assert not paper.config.classification.across_tasks
-    assert paper.config.weights.score_kd == paper.config.weights.mask_kd == 1
+    settings = paper.config.method_settings
+    assert not settings.class_decoder.masked_attention
+    assert settings.inference.alpha == 0.8
+    assert settings.matching.objectness_cost == 0
+    assert not any(getattr(settings.classification, ours) for ours in ("negatives_for_new", "negatives_for_old"))
+    assert not settings.classification.across_tasks
+    assert settings.weights.score_kd == settings.weights.mask_kd == 1
+    assert settings.optimiser == ours.config.method_settings.optimiser
     assert paper.config.seed == ours.config.seed == 3
     assert paper.config.training == ours.config.training
-    assert set(PAPER) == {"model", "matching", "classification", "weights"}
+    assert set(PAPER) == {"class_decoder", "inference", "matching", "classification", "weights"}
 
 
 def test_fine_tuning_differs_in_what_remembers_only(tmp_path: Path) -> None:
     ours, plain = contenders(tmp_path, {"seed": 3}, paper=False)
-    assert differences(ours.config, plain.config) == [
+    assert [str(each) for each in differences(ours.config, plain.config)] == [
         "method: comastre -> finetune",
-        "training.later_backbone_factor: 0.1 -> None",
+        "comastre.optimiser.later_backbone_factor: 0.1 -> None",
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from comastre.config.methods import MethodSpec, methods
 from comastre.config.run_files import CONFIG, ENVIRONMENT, EXAMPLES, METRICS, RESULTS
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
@@ -16,12 +17,6 @@ from comastre.evaluation.examples import INDEX, recorded_steps, step_folder
 from comastre.evaluation.results import Results
 from comastre.training.lock import is_held
 
-METHOD_NAMES = {
-    "comastre": "CoMasTRe",
-    "finetune": "fine-tuning",
-    "joint": "joint training",
-    "objectness": "stage 1 alone",
-}
 # Columns of metrics.jsonl that are no loss terms.
 _NOT_TERMS = ("step", "iteration", "learning_rate", "images_per_second")
 
@@ -86,13 +81,19 @@ class Run:
     def proposes_only(self) -> bool:
         """Whether it learns to propose masks alone, so that there is recall but no class to score."""
         if self.results is None:
-            return self.method == "objectness"  # nothing but the name tells before a step is finished
+            # Before a step is finished, the method tells.
+            return self._spec is not None and "labels" not in self._spec.gives
         return not any(step.recognises for step in self.results.steps)
 
     @property
     def is_joint(self) -> bool:
-        joint = self.method == "joint" or (self.results is not None and self.results.setting == "joint")
-        return joint and not self.proposes_only
+        at_once = self._spec is not None and self._spec.all_at_once
+        return (at_once or (self.results is not None and self.results.setting == "joint")) and not self.proposes_only
+
+    @property
+    def _spec(self) -> MethodSpec | None:
+        """Its method; None where that is not installed here."""
+        return methods().get(self.method)
 
     @property
     def state(self) -> Literal["finished", "running", "stopped"]:

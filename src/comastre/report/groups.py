@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from comastre.config.datasets import datasets
+from comastre.config.methods import title_of
 from comastre.config.settings import flatten
-from comastre.report.gather import METHOD_NAMES, Run
+from comastre.report.gather import Run
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Group:
 def labelled(runs: Sequence[Run], titles: Sequence[str] | None = None) -> list[Entry]:
     """Names by method, with the seed or the folder where the method alone does not tell runs apart."""
     if titles is None:
-        names = [METHOD_NAMES.get(run.method, run.method) for run in runs]
+        names = [title_of(run.method) for run in runs]
         seeds = [f"{name}, seed {run.config.get('seed', 0)}" for name, run in zip(names, runs, strict=True)]
         folders = [f"{name} ({run.folder.resolve().name})" for name, run in zip(names, runs, strict=True)]
         paths = [f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from comastre.config.run import RunConfig
-from comastre.config.run_files import CHECKPOINTS, CONFIG, RESULTS
+from comastre.config.run_files import CHECKPOINTS, CONFIG, RESULTS, step_bundle
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
@@ -135,7 +135,7 @@ def _train(
                 position = Position(task.step + 1)
                 if log is not None:
                     log.write_scores(session.overall(position), result.scores(results.convention))
-                    parts.save(learned, out / "steps" / f"{task.step:02d}", results)
+                    parts.save(learned, step_bundle(out, task.step), results)
                     results.write(out / RESULTS)
                 session.save(position, model, results)
     return results

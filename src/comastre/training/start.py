@@ -10,7 +10,7 @@ from torch import nn
 
 from comastre.bundle import store
 from comastre.config.run import RunConfig
-from comastre.config.run_files import CONFIG, RESULTS
+from comastre.config.run_files import CONFIG, RESULTS, STEPS, step_bundle
 from comastre.config.settings import Difference, differences, listed, load_config
 from comastre.errors import UserError
 from comastre.evaluation.examples import adopt_examples
@@ -24,7 +24,6 @@ from comastre.training.parts import Parts, Prepared
 # 15-5 and 15-1 begin alike.
 _SHARED = ("seed", "init", "size", "backbone.", "data.")
 _LATER = ("data.later_", "backbone.freeze_batch_norm_later")  # of later steps alone
-_FIRST = Path("steps") / "00"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Start:
 
     def adopted(self, out: Path) -> Start:
         """Copied into the directory `out`, which is then that of a run that has just finished these steps."""
-        kept = out / "steps" / f"{len(self.results.steps) - 1:02d}"
+        kept = step_bundle(out, len(self.results.steps) - 1)
         if kept.resolve() != self.bundle.resolve():
             shutil.copytree(self.bundle, kept, dirs_exist_ok=True)
         if self.examples is not None:
@@ -49,7 +48,7 @@ class Start:
 
 def start_from_base(base: Path, out: Path, config: RunConfig, prepared: Prepared, parts: Parts) -> Start:
     """The first step of the run `base` as the first of the new run `out`, or one sentence why it can't be."""
-    if not all((base / name).exists() for name in (CONFIG, RESULTS, _FIRST / store.WEIGHTS)):
+    if not all((base / name).exists() for name in (CONFIG, RESULTS, step_bundle(Path(), 0) / store.WEIGHTS)):
         raise UserError(f"{base} is not a run with a finished first step: give the folder of one")
     theirs = load_config(base / CONFIG)
     changed = [found for found in differences(theirs, config) if _shapes_first_step(found, config)]
@@ -79,7 +78,7 @@ def start_from_base(base: Path, out: Path, config: RunConfig, prepared: Prepared
         convention=config.evaluation.convention,
         steps=(done,),
     )
-    return Start(base / _FIRST, first, examples=base)
+    return Start(step_bundle(base, 0), first, examples=base)
 
 
 def _shapes_first_step(found: Difference, config: RunConfig) -> bool:
@@ -127,7 +126,7 @@ def _bundle_of(source: Path) -> Path:
             raise UserError(f"--init: there is no run or model at {source}")
         return source
     # Names of bundles that are being written start with a dot.
-    finished = sorted(path for path in (source / "steps").glob("[0-9]*") if path.is_dir())
+    finished = sorted(path for path in (source / STEPS).glob("[0-9]*") if path.is_dir())
     if not finished:
         raise UserError(f"--init: the run {source} has no finished step yet: let it go on first")
     return finished[-1]
