@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
 
+from comastre.bundle.store import Bundle
 from comastre.class_table import class_table
 from comastre.config.run import RunConfig
 from comastre.config.settings import write_config
@@ -34,6 +34,7 @@ from comastre.report.terminal import show
 from comastre.report.write import write_report
 from comastre.segmentation import Segmentation
 from comastre.stream.scenario import build_scenario
+from comastre.training.parts import describe
 
 NAMES = ("dark", "middle", "bright")
 SENTENCE = "labels pixels and proposes no masks: there is no recall and no split into objectness and recognition."
@@ -116,7 +117,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model() -> Model:
     classes = class_table(NAMES, [2, 1], Columns().colours)
-    return Model(cast(Any, Brightness()), classes)
+    return Model(Bundle(Brightness(), classes, describe(RunConfig())))
 
 
 def test_scores_are_there_and_those_of_proposals_are_not(run_folder: Path) -> None:

@@ -28,7 +28,7 @@ ASKED = {
     "comastre data check --proc": ["--processes"],
     "comastre data check shapes-j": ["shapes-joint"],
     "comastre train shapes-": ["shapes-6-1", "shapes-6-2", "shapes-joint"],
-    "comastre train shapes-6-2 --ba": ["--base"],
+    "comastre train shapes-6-2 --bas": ["--base"],
     "comastre train shapes-6-2 --out run --training.it": ["--training.iterations", "--training.iterations_per_class"],
     "comastre train shapes-6-2 --continual.protocol d": ["disjoint"],
     "comastre learn model --sa": ["--same-class"],

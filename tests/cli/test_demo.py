@@ -11,8 +11,8 @@ from comastre.cli.demo import CONVENTION, contenders, learn_and_compare, meaning
 from comastre.config.conventions import CONVENTIONS
 from comastre.config.settings import differences
 from comastre.evaluation.results import Results, StepResult
-from comastre.methods.comastre.config import PAPER
 from comastre.evaluation.scores import Miou
+from comastre.methods.comastre.config import PAPER
 
 SHORT = {
     "data": {"train_images": 60, "val_images": 6},

@@ -18,7 +18,7 @@ def test_train_help_lists_all_fields_with_defaults(
     monkeypatch.setenv("COLUMNS", "200")
     done = run(capsys, "train", "--help")
     assert re.search(r"--training\.iterations +20000 +Iterations of the first step", done.out)
-    assert re.search(r"--classification\.loss +focal .*\(focal \| cross_entropy\)", done.out)
+    assert re.search(r"--comastre\.classification\.loss +focal .*\(focal \| cross_entropy\)", done.out)
     assert "\nmodel.class_decoder:\n" in done.out
 
 
@@ -34,6 +34,6 @@ def test_train_hands_the_resolved_configuration_to_the_engine(
     assert done.code == 0, done.err
     ((config, out, fresh, base),) = calls
     assert (out, fresh, base) == (Path("a b"), True, Path("other"))
-    assert config.model.backbone.name == "tf_efficientnet_lite0"
+    assert config.backbone.name == "tf_efficientnet_lite0"
     assert config.training.devices == 2
     assert config.continual.setting == "6-2"

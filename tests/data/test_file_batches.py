@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_data import write_folder, write_image, write_mask, write_voc
 
 from comastre.config.run import DataConfig, RunConfig, TrainingConfig
 from comastre.data import files
@@ -12,6 +11,7 @@ from comastre.data.build import build_datasets
 from comastre.errors import UserError
 from comastre.stream.build import build_stream
 from comastre.stream.loading import TrainingStream, evaluation_batches, training_batches
+from small_data import write_folder, write_image, write_mask, write_voc
 
 
 def run_config(root, **data):

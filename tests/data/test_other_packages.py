@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from other_package import write_package
-from small_data import write_image, write_mask
 
 from comastre.cli import main as cli
 from comastre.config import datasets as registry
@@ -20,6 +19,7 @@ from comastre.config.settings import differences, load_config
 from comastre.data.build import build_datasets
 from comastre.data.sources import DataSource, open_split, parse_source
 from comastre.errors import UserError
+from small_data import write_image, write_mask
 
 SPEC = """
 from comastre.config.datasets import DatasetSpec
@@ -114,7 +114,7 @@ def test_options_reach_the_dataset_and_count_as_settings(stripes: Path, capsys: 
     config = load_config("shapes-joint", given)
     assert build_datasets(config.data)[0].class_names == ("left", "right", "middle")
     plain = load_config("shapes-joint", {"data": {"dataset": "stripes", "root": str(stripes)}})
-    assert differences(plain, config) == ["data.options.year: None -> 2024"]
+    assert [str(found) for found in differences(plain, config)] == ["data.options.year: None -> 2024"]
     assert differences(config, plain) == ["data.options.year: 2024 -> None"]
     assert cli.dispatch(["data", "check", f"stripes:{stripes}", "--data.options", "{year: 2024}"]) == 1
     said = capsys.readouterr().out

@@ -6,6 +6,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+
+from comastre.config.run import DataConfig
+from comastre.data.build import build_datasets
+from comastre.data.sets.ade20k import CLASS_NAMES, ade20k
+from comastre.data.sets.coco import coco
+from comastre.data.sets.coco_json import coco_json
+from comastre.data.sets.voc import voc, voc_colours
+from comastre.errors import UserError
 from small_data import (
     SIZE,
     mask_of,
@@ -17,14 +25,6 @@ from small_data import (
     write_sbd,
     write_voc,
 )
-
-from comastre.config.run import DataConfig
-from comastre.data.build import build_datasets
-from comastre.data.sets.ade20k import CLASS_NAMES, ade20k
-from comastre.data.sets.coco import coco
-from comastre.data.sets.coco_json import coco_json
-from comastre.data.sets.voc import voc, voc_colours
-from comastre.errors import UserError
 
 
 def names(dataset):

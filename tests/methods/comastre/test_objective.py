@@ -5,10 +5,10 @@ import small_step as small
 import torch
 
 from comastre.data.targets import Targets
-from comastre.methods.comastre.config import DistillationConfig
-from comastre.methods.comastre.terms import total_loss
 from comastre.losses.distillation import proposal_weights
 from comastre.methods.comastre import objective
+from comastre.methods.comastre.config import DistillationConfig
+from comastre.methods.comastre.terms import total_loss
 
 EVERY_OLD = tuple(range(small.TASKS[0]))
 OURS = {"classification": {"negatives_for_new": True, "negatives_for_old": True}}
