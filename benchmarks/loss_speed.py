@@ -26,6 +26,7 @@ from comastre.methods.comastre import objective, step
 from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.step import StepInputs
 from comastre.methods.comastre.terms import total_loss
 
 LIMIT = 1.6  # t = 2 over t = 1
@@ -147,7 +148,7 @@ def train_step(
     began = time.perf_counter()
     with watched(clock, model, old):
         points = PointSource(0, 0, slice(None), len(images), "cpu")
-        total = total_loss(compute_terms(model, old, images, None, targets, points, losses), losses.weights)
+        total = total_loss(compute_terms(StepInputs(model, old, images, None, targets, points, losses)), losses.weights)
     with clock.part("backward"):
         total.backward()
     seconds = time.perf_counter() - began

@@ -27,6 +27,7 @@ from comastre.losses.points import PointSource
 from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.step import StepInputs
 from comastre.methods.comastre.terms import total_loss
 
 NUM_QUERIES = 100
@@ -79,7 +80,7 @@ def our_training(model: Segmenter, images: Tensor) -> Work:
     def run() -> object:
         model.train().zero_grad()
         points = PointSource(0, 0, slice(0, 1), 1, "cpu")
-        loss = total_loss(compute_terms(model, None, images, None, targets, points, config), config.weights)
+        loss = total_loss(compute_terms(StepInputs(model, None, images, None, targets, points, config)), config.weights)
         loss.backward()
         return loss.item()
 

@@ -16,6 +16,7 @@ from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.inference import segment
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import build_segmenter
+from comastre.methods.comastre.step import StepInputs
 from comastre.methods.comastre.terms import total_loss
 
 IMAGES = 8
@@ -52,7 +53,7 @@ def test_the_tiny_model_overfits_eight_images_in_three_cpu_minutes():
         for group in optimiser.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, (iteration + 1) / 20) * (1 - iteration / ITERATIONS) ** 0.9
         points = PointSource(0, iteration, slice(None), IMAGES, "cpu")
-        terms = compute_terms(model, None, images, None, targets, points, config)
+        terms = compute_terms(StepInputs(model, None, images, None, targets, points, config))
         optimiser.zero_grad()
         total_loss(terms, config.weights).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -12,10 +12,11 @@ from lightning_fabric import Fabric
 
 from comastre.config.run import RunConfig
 from comastre.training.finiteness import LossWatch
+from comastre.training.iteration import begin_step, iterate, set_up
 from comastre.training.launch import Team, build_fabric, launch, spawns
 from comastre.training.parts import Parts, Prepared, prepare
 from comastre.training.progress import RunProgress
-from comastre.training.run import begin_step, iterate, set_up, where_it_is
+from comastre.training.resume import where_it_is
 from comastre.training.schedule import iterations_of_step
 from comastre.training.session import Session
 from comastre.training.start import Start

@@ -10,6 +10,7 @@ from comastre.losses.points import PointSource
 from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import auxiliary_head, build_segmenter
+from comastre.methods.comastre.step import StepInputs
 from comastre.section import merge
 
 SIZE = 64
@@ -106,7 +107,7 @@ def terms_of(model, old, images, targets, config, rows=slice(None), padding=None
         targets.image_ids[rows],
     )
     head = getattr(model, "auxiliary_head", None)
-    return compute_terms(model, old, images[rows], padding, chosen, points, config, labelled_old, head)
+    return compute_terms(StepInputs(model, old, images[rows], padding, chosen, points, config, labelled_old), head)
 
 
 def gradients_of(model, total):

@@ -8,7 +8,7 @@ from comastre.data.targets import Targets
 from comastre.losses.classification import focal_loss
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.objective import compute_terms
-from comastre.methods.comastre.step import prepare
+from comastre.methods.comastre.step import StepInputs, prepare
 from comastre.nets.outputs import take_queries
 from comastre.stream.scenario import build_scenario
 
@@ -25,7 +25,8 @@ def labelled(annotated):
 
 def terms_of(model, old, images, targets, config, annotated):
     points = PointSource(7, 3, slice(None), len(images), images.device)
-    return compute_terms(model, old, images, None, targets, points, config, annotated, model.auxiliary_head)
+    inputs = StepInputs(model, old, images, None, targets, points, config, annotated)
+    return compute_terms(inputs, model.auxiliary_head)
 
 
 def slow_classification(model, old, images, targets, config, annotated):

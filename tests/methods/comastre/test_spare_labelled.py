@@ -9,7 +9,7 @@ from comastre.losses.distillation import bernoulli_divergence
 from comastre.losses.matching import on_labelled
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.objective import compute_terms
-from comastre.methods.comastre.step import prepare
+from comastre.methods.comastre.step import StepInputs, prepare
 from comastre.nets.outputs import Proposals
 
 SPARING = {"spare_labelled": True}
@@ -62,7 +62,7 @@ def test_nothing_is_distilled_from_spared_queries():
     assert not step.spared[rows[kept], step.old_objects.query[kept]].any()
 
     terms = compute_terms(
-        model, old, images, None, targets, points_for(images), config, auxiliary_head=model.auxiliary_head
+        StepInputs(model, old, images, None, targets, points_for(images), config, auxiliary_head=model.auxiliary_head)
     )
     unmatched = ~step.assignment.matched[-1]
     new_logits, old_logits = (each.stage_one.final.objectness_logits for each in (step.new, step.old))

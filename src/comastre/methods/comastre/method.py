@@ -20,6 +20,7 @@ from comastre.methods.comastre.config import (
 )
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import Segmenter, auxiliary_head, build_segmenter
+from comastre.methods.comastre.step import StepInputs
 from comastre.methods.comastre.terms import term_weights
 from comastre.methods.optimiser import adamw
 from comastre.methods.protocol import Method, Setup
@@ -84,7 +85,7 @@ class TwoStageMethod(Method):
 
     def losses(self, model: nn.Module, batch: Batch, points: PointSource) -> dict[str, Tensor]:
         assert isinstance(model, Segmenter) and self.task is not None
-        return compute_terms(
+        inputs = StepInputs(
             model,
             self.old_model,
             batch.images,
@@ -93,8 +94,8 @@ class TwoStageMethod(Method):
             points,
             self.loss,
             self.task.labelled_old,
-            self.auxiliary_head,
         )
+        return compute_terms(inputs, self.auxiliary_head)
 
     def weights(self) -> Mapping[str, float]:
         return term_weights(self.loss.weights)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from comastre.data.targets import Targets
 from comastre.losses.classification import (
     across_tasks_loss,
     auxiliary_loss,
@@ -25,32 +24,18 @@ from comastre.losses.distillation import (
 )
 from comastre.losses.masks import matched_mask_losses
 from comastre.losses.objectness import objectness_loss
-from comastre.losses.points import PointSource
 from comastre.methods.comastre.class_decoder import Recognition
-from comastre.methods.comastre.config import LossConfig
-from comastre.methods.comastre.segmenter import Segmenter
-from comastre.methods.comastre.step import Learner, Step, prepare
+from comastre.methods.comastre.step import Learner, Step, StepInputs, prepare
 from comastre.nets.outputs import Proposals, take_queries
 
 
-def compute_terms(
-    model: Segmenter,
-    old_model: Segmenter | None,
-    images: Tensor,
-    padding: Tensor | None,
-    targets: Targets,
-    points: PointSource,
-    config: LossConfig,
-    labelled_old: tuple[int, ...] = (),
-    auxiliary_head: nn.Module | None = None,
-) -> dict[str, Tensor]:
+def compute_terms(inputs: StepInputs, auxiliary_head: nn.Module | None = None) -> dict[str, Tensor]:
     """The named, unweighted terms of one batch, those that are on (docs/specification.md, Losses).
 
     The old model, where a term needs it, runs once without gradient. Labels are learned over the newest task's classes
-    and over those past classes that the data labels too, `labelled_old` (places in learning order); other past classes
-    look like background.
+    and over those past classes that the data labels too.
     """
-    step = prepare(model, old_model, images, padding, targets, points, config, labelled_old)
+    step = prepare(inputs)
     terms = _supervise_proposals(step)
     if step.old is not None and step.switches.objectness_kd:
         terms |= _distil_objectness(step, step.old)

@@ -19,6 +19,23 @@ from comastre.nets.outputs import StageOne
 
 
 @dataclass(frozen=True)
+class StepInputs:
+    """What the losses of one batch are computed from."""
+
+    model: Segmenter
+    old_model: Segmenter | None
+    images: Tensor
+    """(B, 3, H, W)."""
+    padding: Tensor | None
+    """(B, H, W) bool, true outside an image of a mixed batch."""
+    targets: Targets
+    points: PointSource
+    config: LossConfig
+    labelled_old: tuple[int, ...] = ()
+    """Places, in learning order, of past classes that the data labels too; other past classes look like background."""
+
+
+@dataclass(frozen=True)
 class Learner:
     """A model, with what its stage 1 gave for the batch."""
 
@@ -80,17 +97,10 @@ class Step:
         return self.new.model.num_classes - self.new.model.tasks[-1]
 
 
-def prepare(
-    model: Segmenter,
-    old_model: Segmenter | None,
-    images: Tensor,
-    padding: Tensor | None,
-    targets: Targets,
-    points: PointSource,
-    config: LossConfig,
-    labelled_old: tuple[int, ...] = (),
-) -> Step:
+def prepare(inputs: StepInputs) -> Step:
     """Run stage 1 of both models, the old one only if a term needs it, and match proposals with masks."""
+    model, old_model, config, targets = inputs.model, inputs.old_model, inputs.config, inputs.targets
+    images, padding, points = inputs.images, inputs.padding, inputs.points
     switches = Switches.of(config, later=len(model.tasks) > 1, with_old_model=old_model is not None)
     new = Learner(model, model.propose(images, padding))
     old = None
@@ -122,7 +132,7 @@ def prepare(
         normalisers=_normalise(assignment, targets, old_objects, config.weights.no_object),
         config=config,
         switches=switches,
-        labelled_old=labelled_old,
+        labelled_old=inputs.labelled_old,
     )
 
 

@@ -1,0 +1,105 @@
+"""The inside of a step: how it begins, and one iteration after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.optim import Optimizer
+
+from comastre.config.run import RunConfig
+from comastre.losses.points import PointSource
+from comastre.methods.protocol import Batches, Method
+from comastre.nets.shared_batch_norm import share_batch_statistics
+from comastre.stream.loading import Batch
+from comastre.stream.scenario import Task
+from comastre.training.checkpoint import Position
+from comastre.training.finiteness import LossWatch
+from comastre.training.parts import Parts, Prepared
+from comastre.training.resume import seed_everything
+from comastre.training.schedule import learning_rate_factor, remember_rates, set_learning_rate
+from comastre.training.session import Session
+from comastre.training.start import init_model
+from comastre.training.step import TrainStep, terms_of
+
+
+def begin_step(session: Session, task: Task, previous: Any) -> Any:
+    """The model of a step that begins, and random numbers that depend on the step and the process alone."""
+    config = session.config
+    seed_everything(config.seed, task.step)
+    init = init_model(config.init) if task.step == 0 else None
+    model = session.method.begin(task, previous, init).to(session.fabric.device)
+    seed_everything(config.seed, task.step, 1 + session.team.rank)
+    return model
+
+
+def one_pass(session: Session, task: Task, parts: Parts, prepared: Prepared) -> Batches:
+    """Every image of a task about once, this process's share, as often as a method asks."""
+    config, team = session.config, session.team
+    iterations = -(-len(task.images) // config.training.batch_size)
+
+    def batches() -> Iterator[Batch]:
+        with closing(parts.batches(prepared.training_set, task, config, 0, team.rank, team.size)) as stream:
+            for _ in range(iterations):
+                yield from (part.to(session.fabric.device) for part in next(stream))
+
+    return batches
+
+
+def set_up(fabric: Fabric, method: Method, model: Any, config: RunConfig, task: Task) -> tuple[Any, Any, Optimizer]:
+    """A step's module and optimiser as the devices wrap them, and the plain optimiser."""
+    if fabric.world_size > 1 and config.training.sync_batch_norm:
+        share_batch_statistics(model)
+    optimiser = method.optimiser(model, task.step)
+    remember_rates(optimiser)
+    module, wrapped = fabric.setup(TrainStep(method, model).to(fabric.device), optimiser)
+    module.train()
+    return module, wrapped, optimiser
+
+
+def iterate(
+    session: Session,
+    module: Any,
+    optimiser: Any,
+    plain_optimiser: Optimizer,
+    batch: tuple[Any, ...],
+    position: Position,
+    watch: LossWatch,
+) -> tuple[float, dict[str, Tensor]]:
+    """One iteration after `position`: gives the learning rate and the mean of each term."""
+    config = session.config.method_settings.optimiser
+    total = session.totals[position.step]
+    rate = set_learning_rate(
+        plain_optimiser, learning_rate_factor(position.iteration, total, config.warmup, config.power)
+    )
+    terms = _add_gradients(session, module, batch, position, watch)
+    if config.clip:
+        session.fabric.clip_gradients(module, optimiser, max_norm=config.clip, error_if_nonfinite=False)
+    optimiser.step()
+    optimiser.zero_grad()
+    return rate, terms
+
+
+def _add_gradients(
+    session: Session, module: Any, batch: tuple[Any, ...], position: Position, watch: LossWatch
+) -> dict[str, Tensor]:
+    """Backward passes of all parts of one iteration's batch; gives the mean of each term, unweighted, and the total."""
+    fabric, method = session.fabric, session.method
+    means: dict[str, Tensor] = {}
+    for number, part in enumerate(batch, start=1):
+        part = part.to(fabric.device)
+        points = PointSource(
+            session.config.seed, session.overall(position), part.rows, part.global_batch, fabric.device
+        )
+        with fabric.no_backward_sync(module, enabled=number < len(batch)):
+            terms = terms_of(module, part, points)
+            total = method.total(terms)
+            fabric.backward(total / len(batch))
+        # The total last: where it is bad, the term that made it so is named.
+        values = {name: value.detach() for name, value in terms.items()} | {"total": total.detach()}
+        watch.watch(values, position.step, position.iteration + 1, part.targets.image_ids)
+        means = {name: means.get(name, 0.0) + value / len(batch) for name, value in values.items()}
+    return means
