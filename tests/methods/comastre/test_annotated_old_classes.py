@@ -32,7 +32,7 @@ def terms_of(model, old, images, targets, config, annotated):
 def slow_classification(model, old, images, targets, config, annotated):
     """Eq. 2 proposal by proposal and class by class."""
     points = PointSource(7, 3, slice(None), len(images), images.device)
-    step = prepare(model, old, images, None, targets, points, config)
+    step = prepare(StepInputs(model, old, images, None, targets, points, config))
     query, valid = step.assignment.query[-1], step.assignment.valid[-1]
     final = step.new.stage_one.final
     masks = take_queries(final.mask_logits, query)
@@ -87,7 +87,7 @@ def test_all_past_classes_one_by_one_are_the_sequential_protocol():
 def every_class_at_once(model, old, images, targets, config):
     """Eq. 2 over all logits of the matched proposals as they are."""
     points = PointSource(7, 3, slice(None), len(images), images.device)
-    step = prepare(model, old, images, None, targets, points, config)
+    step = prepare(StepInputs(model, old, images, None, targets, points, config))
     query, valid = step.assignment.query[-1], step.assignment.valid[-1]
     final = step.new.stage_one.final
     masks = take_queries(final.mask_logits, query)

@@ -53,7 +53,7 @@ def test_nothing_is_distilled_from_spared_queries():
     everywhere = targets.valid[..., None, None].expand_as(targets.masks)
     targets = Targets(everywhere, targets.labels, targets.counts, targets.image_ids)
     config = small.loss_config(distillation={"alpha": 0.0, **SPARING})
-    step = prepare(model, old, images, None, targets, points_for(images), config)
+    step = prepare(StepInputs(model, old, images, None, targets, points_for(images), config))
     has_masks = torch.tensor(targets.counts) > 0
     assert torch.equal(step.spared, step.spared & has_masks[:, None]) and step.spared.any()
     # Everywhere is ground truth, so only images without any, and masks that are nowhere, may have old objects.
@@ -62,7 +62,7 @@ def test_nothing_is_distilled_from_spared_queries():
     assert not step.spared[rows[kept], step.old_objects.query[kept]].any()
 
     terms = compute_terms(
-        StepInputs(model, old, images, None, targets, points_for(images), config, auxiliary_head=model.auxiliary_head)
+        StepInputs(model, old, images, None, targets, points_for(images), config), model.auxiliary_head
     )
     unmatched = ~step.assignment.matched[-1]
     new_logits, old_logits = (each.stage_one.final.objectness_logits for each in (step.new, step.old))
@@ -74,5 +74,5 @@ def test_nothing_is_distilled_from_spared_queries():
 def test_off_is_the_paper():
     model, old = small.later_learner()
     images, targets = small.new_batch()
-    step = prepare(model, old, images, None, targets, points_for(images), small.loss_config())
+    step = prepare(StepInputs(model, old, images, None, targets, points_for(images), small.loss_config()))
     assert step.spared is None
