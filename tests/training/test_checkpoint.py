@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from comastre.errors import UserError
+from comastre.training import checkpoint as checkpoints
 from comastre.training.checkpoint import (
     Checkpoint,
     Position,
@@ -30,7 +31,8 @@ def checkpoint(iteration: int, value: float = 1.0) -> Checkpoint:
     return Checkpoint(
         position=Position(1, iteration, seconds=2.5),
         model={"weight": shared, "view": shared[1:], "count": torch.tensor(7), "half": torch.ones(3).bfloat16()},
-        old_model={"weight": torch.zeros(2)},
+        tasks=(2, 1),
+        method={"old_model/weight": torch.zeros(2), "threshold": torch.tensor(0.25)},
         optimiser={"0/step": torch.tensor(3.0)},
         random_states=(random_state(),),
         results={"avg": 1.5, "name": "größe"},
@@ -47,8 +49,9 @@ def test_everything_comes_back(tmp_path: Path):
     before = checkpoint(3)
     after = load(save(tmp_path, before))
     assert after.position == before.position
+    assert after.tasks == (2, 1)
     assert (after.results, after.scaler, after.config) == (before.results, before.scaler, before.config)
-    for name in ("model", "old_model", "optimiser"):
+    for name in ("model", "method", "optimiser"):
         tensors, expected = getattr(after, name), getattr(before, name)
         assert tensors.keys() == expected.keys()
         assert all(
@@ -98,6 +101,16 @@ def test_only_damaged_checkpoints_are_refused(tmp_path: Path):
     save(tmp_path, checkpoint(1)).write_bytes(b"nothing")
     with pytest.raises(UserError, match="--fresh"):
         load_latest(tmp_path, lambda message: None)
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "VERSION", 1)
+        path = save(tmp_path, checkpoint(1))
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="written by another version of comastre: start over with --fresh"):
+        load_latest(tmp_path, never)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("where", ["write", "fsync", "rename"])

@@ -12,28 +12,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from comastre.training.initial import start_from
 from PIL import Image
 from safetensors.torch import load_file
 
 from comastre.bundle import store
 from comastre.cli import main as cli
 from comastre.config.run import RunConfig
-from comastre.config.settings import load_config
+from comastre.config.settings import flatten, load_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
-from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.methods.comastre.segmenter import Segmenter
 from comastre.section import merge
-from comastre.training.parts import default_parts
+from comastre.stream.scenario import Task
+from comastre.training.parts import default_parts, method_of
 from comastre.training.run import run
+from comastre.training.start import init_model
 from comastre.training.stopping import Interrupted
 
+TASK = Task(0, (1, 2, 3), (), (), (0,))
 CATEGORIES = {1: "person", 18: "dog", 24: "zebra", 38: "kite"}
 QUICK: dict[str, Any] = {
-    "model": {"size": "tiny"},
+    "size": "tiny",
     "data": {"crop": 64, "workers": 0},
-    "matching": {"points": 64},
-    "masks": {"points": 64},
+    "comastre": {"matching": {"points": 64}, "masks": {"points": 64}},
     "training": {"iterations": 2, "batch_size": 2, "accelerator": "cpu", "checkpoint_every": 1, "log_every": 1},
 }
 
@@ -77,7 +78,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of `comastre pretrain`, through the command line."""
     root = write_coco(tmp_path_factory.mktemp("coco") / "coco")
     out = tmp_path_factory.mktemp("pretrained") / "run"
-    fields = [f"--{section}.{name}={value}" for section, part in QUICK.items() for name, value in part.items()]
+    fields = [f"--{name}={value}" for name, value in flatten(QUICK).items()]
     with pytest.raises(SystemExit) as stop:
         cli.main(["pretrain", "coco-objectness", f"--data.root={root}", *fields, "--out", str(out)])
     assert stop.value.code == 0
@@ -144,9 +145,11 @@ def stage_one(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("place", ["", "steps/00"])
 def test_stage_one_is_taken_from_a_run_or_a_bundle_and_stage_two_is_not(pretrained: Path, place: str):
     config = voc_like(pretrained)
-    model = build_segmenter(config.model, [3])
-    before = {name: value.clone() for name, value in model.class_decoder.state_dict().items()}
-    start_from(model, str(pretrained / place))
+    torch.manual_seed(7)
+    untouched = method_of(config).build([3])
+    before = untouched.class_decoder.state_dict()
+    torch.manual_seed(7)
+    model = method_of(config).begin(TASK, None, init_model(str(pretrained / place)))
     given = stage_one(load_file(pretrained / "steps" / "00" / "model.safetensors"))
     assert all(torch.equal(model.state_dict()[name], value) for name, value in given.items())
     assert any(name.startswith("mask_decoder.objectness_head") for name in given)
@@ -174,7 +177,7 @@ def test_resuming_neither_needs_nor_reads_it(pretrained: Path, tmp_path: Path):
     name = "mask_decoder.query_features.weight"
     given, after = load_file(theirs / "steps" / "00" / "model.safetensors")[name], load_file(saved)[f"model/{name}"]
     assert torch.allclose(given, after, atol=1e-3)  # one iteration away from where it started
-    assert torch.equal(given, load_file(saved)[f"old_model/{name}"])
+    assert torch.equal(given, load_file(saved)[f"method/old_model/{name}"])
     shutil.rmtree(theirs)
     assert len(run(config, tmp_path / "run").steps) == 1
     with pytest.raises(UserError, match=rf"init: {theirs} -> None"):
@@ -184,34 +187,33 @@ def test_resuming_neither_needs_nor_reads_it(pretrained: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"pixel_decoder": {"dim": 32}}, "model.pixel_decoder.dim is 64 there but 32 here; set --model.pixel_decoder"),
-        ({"mask_decoder": {"num_queries": 5}}, "model.mask_decoder.num_queries is 20 there but 5 here"),
-        ({"mask_decoder": {"heads": 2}}, "model.mask_decoder.heads is 4 there but 2 here"),
-        ({"backbone": {"name": "test_efficientnet"}}, "model.backbone.name is test_resnet there but test_efficientnet"),
+        (
+            {"comastre": {"pixel_decoder": {"dim": 32}}},
+            "pixel_decoder.dim is 64 there but 32 here; set --pixel_decoder.dim 64",
+        ),
+        ({"comastre": {"mask_decoder": {"num_queries": 5}}}, "mask_decoder.num_queries is 20 there but 5 here"),
+        ({"comastre": {"mask_decoder": {"heads": 2}}}, "mask_decoder.heads is 4 there but 2 here"),
+        ({"backbone": {"name": "test_efficientnet"}}, "backbone.name is test_resnet there but test_efficientnet"),
     ],
 )
 def test_a_model_that_does_not_fit_is_named_by_its_field(
     pretrained: Path, tmp_path: Path, changes: dict[str, Any], sentence: str
 ):
     with pytest.raises(UserError, match=sentence):
-        run(voc_like(pretrained, model=changes), tmp_path / "run")
+        run(voc_like(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, pretrained: Path):
-    model = build_segmenter(voc_like(pretrained).model, [1])
     with pytest.raises(UserError, match=r"--init: there is no run or model at .*nowhere"):
-        start_from(model, str(tmp_path / "nowhere"))
+        init_model(str(tmp_path / "nowhere"))
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(UserError, match="has no finished step yet"):
-        start_from(model, str(tmp_path))
+        init_model(str(tmp_path))
 
 
 def test_the_backbone_of_a_run_with_init_is_not_downloaded(pretrained: Path, monkeypatch: pytest.MonkeyPatch):
-    from comastre.methods.build import build_method
-    from comastre.stream.scenario import Task
-
-    config = voc_like(pretrained, model={"backbone": {"weights": "hub"}})
-    model = build_method(config).begin(Task(0, (1, 2), (), (), (0,)), None)
+    config = voc_like(pretrained, backbone={"weights": "hub"})
+    model = method_of(config).begin(TASK, None, init_model(config.init))
     assert isinstance(model, Segmenter)
-    assert (config.model.backbone.weights, model.config.backbone.weights) == ("hub", "none")
+    assert (config.backbone.weights, model.config.backbone.weights) == ("hub", "none")

@@ -25,16 +25,18 @@ def real_config(method: str = "comastre", **training: Any) -> RunConfig:
     return RunConfig.model_validate(
         {
             "method": method,
-            "model": {"size": "tiny"},
+            "size": "tiny",
             "data": {"crop": 64, "train_images": 40, "val_images": 5, "workers": 0},
             "continual": {"setting": "8-2"},
-            "matching": {"points": 128},
-            "masks": {"points": 128},
+            "comastre": {
+                "matching": {"points": 128},
+                "masks": {"points": 128},
+                "optimiser": {"learning_rate": 1e-3},
+            },
             "training": {
                 "iterations": 20,
                 "iterations_per_class": 1,
                 "batch_size": 4,
-                "learning_rate": 1e-3,
                 "accelerator": "cpu",
                 "log_every": 1,
                 **training,

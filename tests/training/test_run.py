@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import TINY, TinyMethod, TinyModel, tiny_config, tiny_evaluate
+from tiny_run import TINY, TinyMethod, tiny_config, tiny_evaluate
+from torch import Tensor, nn
 
 from comastre.errors import UserError
 from comastre.stream.loading import training_batches
 from comastre.training.checkpoint import load_latest
-from comastre.training.parts import Parts
+from comastre.training.parts import LearnedStep, Parts
 from comastre.training.run import run
 from comastre.training.stopping import Diverged, Interrupted
 
@@ -73,7 +74,7 @@ def test_a_finished_run_gives_its_results_at_once(finished: Path):
 
 
 def test_a_changed_config_is_refused_with_the_difference(finished: Path):
-    with pytest.raises(UserError, match=r"training\.learning_rate: 0\.05 -> 0\.06.*--fresh"):
+    with pytest.raises(UserError, match=r"comastre\.optimiser\.learning_rate: 0\.05 -> 0\.06.*--fresh"):
         run(tiny_config(learning_rate=0.06), finished, parts=TINY)
 
 
@@ -161,9 +162,9 @@ def test_a_signal_during_evaluation_does_not_wait_for_its_end(tmp_path: Path):
 
 
 class Diverging(TinyMethod):
-    def _losses(self, model: TinyModel, batch: Any, points: Any) -> Any:
-        recognition, noise, memory = super()._losses(model, batch, points)
-        return recognition, noise / 0 if batch.iteration == 4 else noise, memory
+    def losses(self, model: nn.Module, batch: Any, points: Any) -> dict[str, Tensor]:
+        terms = super().losses(model, batch, points)
+        return terms | ({"points": terms["points"] / 0} if batch.iteration == 4 else {})
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path):
@@ -271,9 +272,9 @@ def test_a_base_of_other_settings_is_refused(tmp_path: Path, finished: Path):
 def test_evaluation_sees_an_eval_mode_model(tmp_path: Path):
     modes = []
 
-    def evaluate(model: TinyModel, *rest: Any) -> Any:
-        modes.append(model.training)
-        return tiny_evaluate(model, *rest)
+    def evaluate(learned: LearnedStep) -> Any:
+        modes.append(learned.model.training)
+        return tiny_evaluate(learned)
 
     run(tiny_config(iterations=1, iterations_per_class=1), tmp_path / "run", parts=replace(TINY, evaluate=evaluate))
     assert modes == [False, False, False]

@@ -1,21 +1,26 @@
-"""Which runs may share a first step: those whose first step is the same, whatever the setting is called."""
+"""Runs that begin after steps which a model has learned: of another run, or a model on its own."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_run import NUM_CLASSES, TINY, TinyData, tiny_config
+import yaml
+from tiny_run import NUM_CLASSES, TINY, TinyData, tiny_config, tiny_load
 
+from comastre.config.older import LOSS_SECTIONS
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
+from comastre.evaluation.results import Results
 from comastre.section import merge
 from comastre.stream.loading import training_batches
 from comastre.stream.scenario import Scenario, build_scenario
 from comastre.training.parts import Parts
 from comastre.training.run import run
+from comastre.training.start import Start
 
 SHORT: dict[str, Any] = {"training": {"iterations": 2, "iterations_per_class": 2}}
 
@@ -75,9 +80,45 @@ def test_the_order_of_later_classes_does_not_matter(tmp_path: Path, base: Path):
     assert results.class_order == ("a", "b", "d", "c")
 
 
-def test_how_later_steps_are_augmented_does_not_matter(tmp_path: Path, base: Path):
-    config = config_of(continual={"setting": "2-2"}, data={"later_beside": 0.5, "later_scale": [0.9, 1.2]})
+def test_how_later_steps_are_augmented_and_learned_does_not_matter(tmp_path: Path, base: Path):
+    config = config_of(
+        continual={"setting": "2-2"},
+        data={"later_beside": 0.5, "later_scale": [0.9, 1.2]},
+        backbone={"freeze_batch_norm_later": False},
+        comastre={"optimiser": {"learning_rate": 0.04}, "weights": {"mask_kd": 2.0}},
+    )
     assert len(run(config, tmp_path / "run", base=base, parts=LATER).steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"seed": 4}, "seed: 3 -> 4"),
+        ({"backbone": {"weights": "hub"}}, "backbone.weights: none -> hub"),
+        ({"comastre": {"pixel_decoder": {"layers": 2}}}, "comastre.pixel_decoder.layers: 1 -> 2"),
+        ({"comastre": {"inference": {"alpha": 0.5}}}, "comastre.inference.alpha: 0.8 -> 0.5"),
+        ({"data": {"crop": 64}}, "data.crop: 32 -> 64"),
+    ],
+)
+def test_what_the_first_model_is_must_be_the_same(tmp_path: Path, base: Path, changes: dict[str, Any], sentence: str):
+    config = config_of(**merge({"continual": {"setting": "2-2"}}, changes))
+    with pytest.raises(UserError, match=f"its settings differ: {sentence}$"):
+        run(config, tmp_path / "run", base=base, parts=LATER)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_older_run_can_be_the_base_of_a_new_one(tmp_path: Path, base: Path):
+    """Its configuration has the older layout; the bundle and the results are as they were."""
+    shutil.copytree(base, tmp_path / "base")
+    settings = yaml.safe_load((base / "config.yaml").read_text())
+    own = settings.pop("comastre")
+    settings["training"] |= own.pop("optimiser")
+    settings["training"]["freeze_batch_norm_later"] = settings["backbone"].pop("freeze_batch_norm_later")
+    settings |= {name: own.pop(name) for name in LOSS_SECTIONS}
+    settings["model"] = {"size": settings.pop("size"), "backbone": settings.pop("backbone"), **own}
+    (tmp_path / "base" / "config.yaml").write_text(yaml.safe_dump(settings))
+    results = run(config_of(continual={"setting": "2-1"}), tmp_path / "run", base=tmp_path / "base", parts=LATER)
+    assert len(results.steps) == 3
 
 
 def test_the_headline_follows_the_new_runs_convention(tmp_path: Path, base: Path):
@@ -124,14 +165,63 @@ def test_a_base_of_other_data_is_refused(tmp_path: Path, base: Path):
 
 
 def test_killed_while_adopting_it_adopts_again(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch):
-    from comastre.training import base as module
+    from comastre.training import session
 
     def die(*args: Any) -> None:
         raise KeyboardInterrupt
 
     config = config_of(continual={"setting": "2-1"})
     with monkeypatch.context() as patch:
-        patch.setattr(module, "save", die)
+        patch.setattr(session, "save", die)
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path / "run", base=base, parts=LATER)
     assert len(run(config, tmp_path / "run", base=base, parts=LATER).steps) == 3
+
+
+# --- a model on its own ----------------------------------------------------------------------------------------------
+
+
+def start_of(base: Path) -> Start:
+    results = Results.load(base / "results.json")
+    return Start(base / "steps" / "00", replace(results, steps=results.steps[:1]))
+
+
+def test_a_run_begins_after_the_steps_of_its_start(tmp_path: Path, base: Path):
+    config = config_of(continual={"setting": "2-2"})
+    results = run(config, tmp_path / "run", start=start_of(base), parts=LATER)
+    assert [step.step for step in results.steps] == [0, 1]
+    for name in ("00", "01"):  # it is then the run that the start was taken from
+        weights = Path("steps") / name / "model.safetensors"
+        assert (tmp_path / "run" / weights).read_bytes() == (base / weights).read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["step"] for line in lines} == {1}
+
+
+def test_once_there_is_a_checkpoint_the_start_is_not_looked_at(tmp_path: Path, base: Path):
+    shutil.copytree(base, tmp_path / "base")
+    config, start = config_of(continual={"setting": "2-2"}), start_of(tmp_path / "base")
+
+    def stop(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", start=start, parts=replace(LATER, batches=stop))
+    shutil.rmtree(tmp_path / "base")
+    for given in (start, None):
+        assert len(run(config, tmp_path / "run", start=given, parts=LATER).steps) == 2
+
+
+def test_a_fresh_run_takes_its_start_again(tmp_path: Path, base: Path):
+    config = config_of(continual={"setting": "2-2"})
+    run(config, tmp_path / "run", start=start_of(base), parts=LATER)
+    run(config, tmp_path / "run", start=start_of(base), parts=LATER, fresh=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.old-1"]
+
+
+def test_a_start_that_lies_in_the_run_already_is_left_where_it_is(tmp_path: Path, base: Path):
+    out = tmp_path / "run"
+    shutil.copytree(base / "steps" / "00", out / "steps" / "00")
+    start = replace(start_of(base), bundle=out / "steps" / "00").adopted(out)
+    assert start.bundle == out / "steps" / "00"
+    assert tiny_load(start.bundle).tasks == (2,)
+    assert Results.load(out / "results.json").as_json() == start.results.as_json()
