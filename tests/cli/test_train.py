@@ -19,7 +19,7 @@ def test_train_help_lists_all_fields_with_defaults(
     done = run(capsys, "train", "--help")
     assert re.search(r"--training\.iterations +20000 +Iterations of the first step", done.out)
     assert re.search(r"--comastre\.classification\.loss +focal .*\(focal \| cross_entropy\)", done.out)
-    assert "\nmodel.class_decoder:\n" in done.out
+    assert "\ncomastre.class_decoder:\n" in done.out
 
 
 def test_train_hands_the_resolved_configuration_to_the_engine(

@@ -17,7 +17,6 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import InitErrorDetails
 
 from comastre.config import methods
 from comastre.config.conventions import PAPER, ConventionName
@@ -202,7 +201,7 @@ def _validated(spec: methods.MethodSpec, own: Any) -> MethodConfig:
     try:
         return spec.config.model_validate(own)
     except ValidationError as error:
-        lines: list[InitErrorDetails] = [
+        lines: Any = [
             {
                 "type": each["type"],
                 "loc": (spec.section_name, *each["loc"]),

@@ -195,11 +195,11 @@ def _check_resume(stream: _Stream) -> None:
     rebuilt = again.build(model.tasks)  # type: ignore[arg-type]
     rebuilt.load_state_dict(kept)
     again.restore(tasks[-1], rebuilt, state)
+    assert again.state().keys() == state.keys(), "the state after restoring has other names than before"
+    for name, tensor in again.state().items():
+        assert torch.equal(tensor, state[name]), f"{name} of the state is not restored as it was"
     restored = again.optimiser(rebuilt, tasks[-1].step)
     restored.load_state_dict(memory)
-    for name, tensor in again.state().items():
-        assert name in state and torch.equal(tensor, state[name]), f"{name} of the state is not restored as it was"
-    assert again.state().keys() == state.keys(), "the state after restoring has other names than before"
 
     for one, built, by in ((method, model, optimiser), (again, rebuilt, restored)):
         torch.manual_seed(7)
