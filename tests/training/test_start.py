@@ -20,7 +20,7 @@ from comastre.stream.loading import training_batches
 from comastre.stream.scenario import Scenario, build_scenario
 from comastre.training.parts import Parts
 from comastre.training.run import run
-from comastre.training.start import Start
+from comastre.training.start import Start, adopted_start
 
 SHORT: dict[str, Any] = {"training": {"iterations": 2, "iterations_per_class": 2}}
 
@@ -221,7 +221,8 @@ def test_a_fresh_run_takes_its_start_again(tmp_path: Path, base: Path):
 def test_a_start_that_lies_in_the_run_already_is_left_where_it_is(tmp_path: Path, base: Path):
     out = tmp_path / "run"
     shutil.copytree(base / "steps" / "00", out / "steps" / "00")
-    start = replace(start_of(base), bundle=out / "steps" / "00").adopted(out)
-    assert start.bundle == out / "steps" / "00"
+    replace(start_of(base), bundle=out / "steps" / "00").adopt(out)
+    start = adopted_start(out)
+    assert start is not None and start.bundle == out / "steps" / "00"
     assert tiny_load(start.bundle).tasks == (2,)
     assert Results.load(out / "results.json").as_json() == start.results.as_json()

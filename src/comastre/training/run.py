@@ -25,7 +25,7 @@ from comastre.training.progress import RunProgress
 from comastre.training.resume import load_checkpoint, restore_randomness, where_it_is
 from comastre.training.schedule import iterations_of_step
 from comastre.training.session import Session
-from comastre.training.start import Start, init_model, start_from_base
+from comastre.training.start import Start, adopted_start, init_model, start_from_base
 from comastre.training.stopping import Interrupted, StopRequest
 
 
@@ -49,7 +49,7 @@ def run(
     parts = parts or default_parts()
     fabric = build_fabric(config.training)
     if fabric.global_rank > 0:  # started by torchrun or SLURM; the first process looks after the directory
-        return (None if fresh else finished_results(out)) or launch(fabric, _train, config, out, parts, None, start)
+        return (None if fresh else finished_results(out)) or launch(fabric, _train, config, out, parts, None)
     # Everything that can be wrong with settings and data is found before anything is written or moved.
     refuse_unfit(out, config, fresh)
     prepared = None
@@ -64,10 +64,10 @@ def run(
             parts.method(config).begin(prepared.scenario.tasks[0], None, init_model(config.init))
     with claimed(out, config, fresh), explained_full_disk(out):
         if start is not None:
-            start = start.adopted(out)
+            start.adopt(out)
         # Processes that are still to be started read the data themselves: it may be too large to send.
         given = None if spawns(fabric) else prepared
-        return finished_results(out) or launch(fabric, _train, config, out, parts, given, start)
+        return finished_results(out) or launch(fabric, _train, config, out, parts, given)
 
 
 def finished_results(out: Path) -> Results | None:
@@ -79,9 +79,7 @@ def finished_results(out: Path) -> Results | None:
     return results if learned == len(results.class_order) else None
 
 
-def _train(
-    fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Prepared | None, start: Start | None
-) -> Results:
+def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Prepared | None) -> Results:
     """The whole run in one process of possibly many."""
     team = Team(fabric)
     prepared = given or prepare(config, parts)
@@ -91,6 +89,7 @@ def _train(
     progress = RunProgress(totals, config.training.batch_size, quiet=team.rank > 0, title=parts.title)
     with explained_full_disk(out), progress:
         saved = load_checkpoint(out, config, team, progress)
+        start = adopted_start(out) if saved is None else None
         position, model, results = where_it_is(method, prepared, config, saved, start, parts, fabric.device)
         first_iteration = sum(totals[: position.step]) + position.iteration
         with (

@@ -35,15 +35,25 @@ class Start:
     examples: Path | None = None
     """A run whose pictures of these steps are taken over."""
 
-    def adopted(self, out: Path) -> Start:
-        """Copied into the directory `out`, which is then that of a run that has just finished these steps."""
+    def adopt(self, out: Path) -> None:
+        """Copy it into the directory `out`, which is then that of a run that has just finished these steps."""
         kept = step_bundle(out, len(self.results.steps) - 1)
         if kept.resolve() != self.bundle.resolve():
             shutil.copytree(self.bundle, kept, dirs_exist_ok=True)
         if self.examples is not None:
             adopt_examples(self.examples, out)
         self.results.write(out / RESULTS)
-        return replace(self, bundle=kept)
+
+
+def adopted_start(out: Path) -> Start | None:
+    """What a run without a checkpoint starts from: nothing, or steps that were copied into its directory.
+
+    From there every process reads it, also one that somebody else started.
+    """
+    if not (out / RESULTS).exists():
+        return None
+    results = Results.load(out / RESULTS)
+    return Start(step_bundle(out, len(results.steps) - 1), results) if results.steps else None
 
 
 def start_from_base(base: Path, out: Path, config: RunConfig, prepared: Prepared, parts: Parts) -> Start:
