@@ -54,11 +54,13 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from comastre.bundle import store
     from comastre.class_table import class_table
-    from comastre.config.run import RunConfig
+    from comastre.config.settings import load_config
     from comastre.training.parts import describe, method_of
 
-    # Thresholds at 0 so that even random weights recognise something.
-    config = RunConfig(size="tiny", comastre={"inference": {"alpha": 0.0, "overlap": 0.0}})
+    # As tiny models are trained, but built as the bare size, and with thresholds at 0 so that even random weights
+    # recognise something.
+    shape = {"pixel_decoder": {"layers": 1, "top_down": False}, "inference": {"alpha": 0.0, "overlap": 0.0}}
+    config = load_config("shapes-6-2", {"comastre": shape})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = method_of(config).build([2, 1])

@@ -5,27 +5,50 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from comastre.bundle import store
+from comastre.bundle.store import Bundle
 from comastre.class_table import ClassTable, LineageStep, class_table
+from comastre.config.older import LOSS_SECTIONS
+from comastre.config.run import RunConfig
+from comastre.config.settings import load_config
 from comastre.errors import UserError
-from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
+from comastre.section import merge
+from comastre.stream.scenario import Task
+from comastre.training.parts import describe, method_of
 
 NAMES = ("disk", "star", "ring")
 
 
-def make_model(seed: int = 0) -> Segmenter:
+def make_config(**changes: Any) -> RunConfig:
+    """Every kind of setting differs from its default somewhere."""
+    given = {
+        "size": "tiny",
+        "comastre": {"weights": {"auxiliary": 0.3}, "optimiser": {"clip": 0.7}, "inference": {"alpha": 0.4}},
+        "data": {"crop": 96, "later_scale": [0.8, 1.8]},
+        "training": {"iterations": 77, "batch_size": 4},
+    }
+    return RunConfig.model_validate(merge(given, changes))
+
+
+def make_model(seed: int = 0, config: RunConfig | None = None, tasks: Sequence[int] = (2, 1)) -> Segmenter:
+    config = config or make_config()
     torch.manual_seed(seed)
-    model = build_segmenter(ModelConfig.model_validate({"size": "tiny"}), [2])
-    model.add_task(1)  # brings an auxiliary head
-    return model.eval()
+    return build_segmenter(config.method_settings.model(config.size, config.backbone), tasks).eval()
+
+
+def make_bundle(seed: int = 0, **changes: Any) -> Bundle:
+    config = make_config(**changes)
+    return Bundle(make_model(seed, config), make_classes(), describe(config))
 
 
 def make_classes() -> ClassTable:
@@ -41,7 +64,7 @@ def make_classes() -> ClassTable:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return store.save(make_model(), make_classes(), tmp_path_factory.mktemp("bundles") / "model")
+    return store.save(make_bundle(), tmp_path_factory.mktemp("bundles") / "model")
 
 
 @pytest.fixture
@@ -62,7 +85,7 @@ def test_a_bundle_is_exactly_its_four_files(saved: Path) -> None:
 
 def test_round_trip_is_bit_identical(saved: Path) -> None:
     model, loaded = make_model(), store.load(saved)
-    expected, found = store.saved_tensors(model), loaded.model.state_dict()
+    expected, found = model.state_dict(), loaded.model.state_dict()
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert loaded.classes == make_classes()
@@ -80,13 +103,19 @@ def test_loaded_model_computes_the_same_bits(saved: Path) -> None:
 
 def test_saving_what_was_loaded_gives_the_same_files(saved: Path, tmp_path: Path) -> None:
     loaded = store.load(saved)
-    again = store.save(loaded.model, loaded.classes, tmp_path / "again")
+    again = store.save(loaded, tmp_path / "again")
     assert all((again / name).read_bytes() == (saved / name).read_bytes() for name in store.FILES)
 
 
-def test_the_auxiliary_head_stays_behind(saved: Path) -> None:
-    assert make_model().auxiliary_head is not None
-    assert not [name for name in load_file(saved / store.WEIGHTS) if "auxiliary" in name]
+def test_the_auxiliary_head_stays_behind(tmp_path: Path) -> None:
+    config = make_config()
+    method = method_of(config)
+    model = method.begin(Task(0, (1, 2), (), (3,), (0,)), None)
+    model = method.begin(Task(1, (3,), (1, 2), (), (0,)), model)
+    assert [name for name in method.state() if name.startswith("auxiliary_head/")]
+    folder = store.save(Bundle(model, make_classes(), describe(config)), tmp_path / "model")
+    assert set(load_file(folder / store.WEIGHTS)) == set(make_model().state_dict())
+    assert not [name for name in load_file(folder / store.WEIGHTS) if "auxiliary" in name]
 
 
 def test_loading_leaves_the_random_numbers_alone(saved: Path) -> None:
@@ -98,18 +127,18 @@ def test_loading_leaves_the_random_numbers_alone(saved: Path) -> None:
 
 
 def test_a_bundle_does_not_depend_on_where_its_weights_came_from(saved: Path, copy: Path) -> None:
-    backbone = json.loads((saved / store.CONFIG).read_text())["model"]["backbone"]
+    backbone = json.loads((saved / store.CONFIG).read_text())["backbone"]
     assert backbone["weights"] == "none"
     assert backbone["mean"] is not None
     # A shared file that asks for a download or another file is not obeyed.
-    edit_json(copy / store.CONFIG, lambda content: content["model"]["backbone"].update(weights="hub"))
+    edit_json(copy / store.CONFIG, lambda content: content["backbone"].update(weights="hub"))
     assert store.load(copy).model.config.backbone.weights == "none"
 
 
 def test_mean_and_deviation_survive_exactly(tmp_path: Path) -> None:
-    given = {"size": "tiny", "backbone": {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.7)}}
-    model = build_segmenter(ModelConfig.model_validate(given), [3])
-    loaded = store.load(store.save(model, class_table(NAMES, [3]), tmp_path / "model")).model
+    bundle = make_bundle(backbone={"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.7)})
+    model, loaded = bundle.model, store.load(store.save(bundle, tmp_path / "model")).model
+    assert model.backbone.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert torch.equal(loaded.backbone.mean, model.backbone.mean)
     assert torch.equal(loaded.backbone.std, model.backbone.std)
 
@@ -124,9 +153,9 @@ def test_the_card_names_classes_scores_and_use(saved: Path) -> None:
 def test_an_existing_model_is_replaced_only_when_asked(copy: Path) -> None:
     before = (copy / store.WEIGHTS).read_bytes()
     with pytest.raises(UserError, match="already holds a model"):
-        store.save(make_model(1), make_classes(), copy)
+        store.save(make_bundle(1), copy)
     assert (copy / store.WEIGHTS).read_bytes() == before
-    store.save(make_model(1), make_classes(), copy, overwrite=True)
+    store.save(make_bundle(1), copy, overwrite=True)
     assert (copy / store.WEIGHTS).read_bytes() != before
     assert [file.name for file in copy.parent.iterdir()] == ["model"]
 
@@ -134,7 +163,7 @@ def test_an_existing_model_is_replaced_only_when_asked(copy: Path) -> None:
 def test_other_peoples_files_are_never_replaced(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"holds notes\.txt"):
-        store.save(make_model(), make_classes(), copy, overwrite=True)
+        store.save(make_bundle(), copy, overwrite=True)
     assert (copy / "notes.txt").read_text() == "mine"
 
 
@@ -146,7 +175,7 @@ def test_a_write_that_fails_leaves_the_old_model(copy: Path, monkeypatch: pytest
     before = (copy / store.WEIGHTS).read_bytes()
     monkeypatch.setattr(store, broken, full_disk)
     with pytest.raises(UserError, match=r"could not be written .* No space left"):
-        store.save(make_model(1), make_classes(), copy, overwrite=True)
+        store.save(make_bundle(1), copy, overwrite=True)
     assert (copy / store.WEIGHTS).read_bytes() == before
     assert [file.name for file in copy.parent.iterdir()] == ["model"]
 
@@ -168,11 +197,11 @@ def test_a_kill_between_the_renames_loses_nothing(copy: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Path, "rename", rename)
-        store.save(make_model(1), make_classes(), copy, overwrite=True)
+        store.save(make_bundle(1), copy, overwrite=True)
     found = store.load(copy).model.state_dict()
-    assert all(torch.equal(tensor, found[name]) for name, tensor in store.saved_tensors(old).items())
+    assert all(torch.equal(tensor, found[name]) for name, tensor in old.state_dict().items())
     # The next save works and cleans up.
-    store.save(make_model(1), make_classes(), copy, overwrite=True)
+    store.save(make_bundle(1), copy, overwrite=True)
     store.load(copy)
     assert [file.name for file in copy.parent.iterdir()] == ["model"]
 
@@ -219,8 +248,12 @@ def config_with(**changes: object) -> Callable[[Path], None]:
 
 def section_with(section: str, **changes: object) -> Callable[[Path], None]:
     return lambda directory: edit_json(
-        directory / store.CONFIG, lambda content: content["model"][section].update(changes)
+        directory / store.CONFIG, lambda content: content["settings"][section].update(changes)
     )
+
+
+def backbone_with(**changes: object) -> Callable[[Path], None]:
+    return lambda directory: edit_json(directory / store.CONFIG, lambda content: content["backbone"].update(changes))
 
 
 DAMAGE: list[tuple[Callable[[Path], object], str]] = [
@@ -238,12 +271,21 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     ),
     (section_with("mask_decoder", queries=7), r"config\.json: there is no field mask_decoder\.queries"),
     (section_with("pixel_decoder", dim=50), r"config\.json: pixel_decoder\.dim is 50 but"),
-    (section_with("backbone", name="no_such_network"), "no_such_network"),
+    (backbone_with(name="no_such_network"), "no_such_network"),
+    (backbone_with(nme="x"), r"config\.json: there is no field nme"),
+    (section_with("weights", auxiliary=-1), r"config\.json: weights\.auxiliary is -1 but must be greater"),
     (config_with(version=99), r"config\.json has format version 99, .* upgrade comastre"),
     (config_with(format="other"), "is not the configuration of a comastre model"),
     (config_with(tasks=[3]), r"has tasks of \(2, 1\) classes but config\.json of \(3,\)"),
     (config_with(tasks="2"), r"tasks is '2' but must be a list"),
-    (config_with(model=None), "the section model is missing"),
+    (config_with(version=1), r"config\.json: the section model is missing"),
+    (config_with(settings=None), r"config\.json: settings is missing or no dict"),
+    (config_with(backbone=3), r"config\.json: backbone is missing or no dict"),
+    (config_with(size=None), r"config\.json: size is missing or no str"),
+    (config_with(method=None), r"config\.json: method is missing or no str"),
+    (config_with(method=["comastre"]), r"config\.json: method is missing or no str"),
+    (config_with(method="os:system"), r"there is no method 'os:system'.*can be used where its method is installed"),
+    (config_with(method="another-house"), r"there is no method 'another-house'.* where its method is installed"),
     (lambda directory: (directory / store.CONFIG).unlink(), r"config\.json is missing"),
     (lambda directory: (directory / store.CLASSES).unlink(), r"classes\.json is missing"),
     (lambda directory: (directory / store.CONFIG).write_text("{"), r"config\.json cannot be read as JSON"),
@@ -258,6 +300,133 @@ def test_a_damaged_bundle_gives_one_clear_sentence(copy: Path, damage: Callable[
     damage(copy)
     with pytest.raises(UserError, match=message):
         store.load(copy)
+
+
+# --- what a bundle says of its model ---------------------------------------------------------------------------------
+
+
+def test_a_bundle_names_its_method_with_its_settings_and_how_it_was_trained(saved: Path) -> None:
+    content = json.loads((saved / store.CONFIG).read_text())
+    assert list(content) == [
+        "format", "version", "written_by", "method", "tasks", "size", "backbone", "settings", "training",
+    ]  # fmt: skip
+    assert (content["version"], content["method"], content["tasks"], content["size"]) == (2, "comastre", [2, 1], "tiny")
+    found, config = store.load(saved).description, make_config()
+    assert (found.method, found.size, found.settings) == ("comastre", "tiny", config.method_settings)
+    assert found.training["data"]["crop"] == 96 and found.training["training"]["iterations"] == 77
+    assert "dataset" not in found.training["data"] and "devices" not in found.training["training"]
+    assert store.described(saved) == content and store.described(saved / "nowhere") == {}
+    assert "CoMasTRe, size tiny (test_resnet)" in (saved / store.CARD).read_text()
+
+
+@pytest.mark.parametrize("method", ["finetune", "joint"])
+def test_a_bundle_of_another_method_is_loaded_as_that(tmp_path: Path, method: str) -> None:
+    loaded = store.load(store.save(make_bundle(method=method), tmp_path / "model"))
+    assert loaded.description.method == method
+    assert torch.equal(loaded.model.mask_decoder.query_features.weight, make_model().mask_decoder.query_features.weight)
+
+
+def test_how_it_learns_may_have_fields_of_another_version_what_it_is_may_not(copy: Path) -> None:
+    def from_the_future(content: dict[str, Any]) -> None:
+        content["settings"]["weights"]["of the future"] = 3
+        content["settings"]["future"] = {"x": 1}
+        content["training"]["future"] = 1
+
+    edit_json(copy / store.CONFIG, from_the_future)
+    assert store.load(copy).description.settings == make_config().method_settings
+    section_with("inference", of_the_future=3)(copy)
+    with pytest.raises(UserError, match=r"there is no field inference\.of_the_future"):
+        store.load(copy)
+
+
+def test_loading_a_bundle_never_imports_what_it_names(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the registry decides what code a method's name stands for."""
+    imported: list[str] = []
+    monkeypatch.setattr("importlib.import_module", lambda name, *rest: imported.append(name))
+    for name in ("os:system", "os", "comastre.methods.comastre.method:comastre", "../evil"):
+        config_with(method=name, implementation=name)(copy)
+        with pytest.raises(UserError, match="there is no method") as refused:
+            store.load(copy)
+        assert "\n" not in str(refused.value)
+    assert imported == []
+
+
+def test_a_table_of_other_tasks_is_not_saved(tmp_path: Path) -> None:
+    bundle = make_bundle()
+    with pytest.raises(ValueError, match=r"tasks of \(3,\) classes, the model of \(2, 1\)"):
+        store.save(replace(bundle, classes=class_table(NAMES, [3])), tmp_path / "model")
+
+
+# --- version 1 -------------------------------------------------------------------------------------------------------
+
+_RATES = ("learning_rate", "later_learning_rate", "backbone_factor", "later_backbone_factor")
+_RATES += ("weight_decay", "clip", "warmup", "power")
+
+
+def make_version_1(directory: Path, recorded: bool = True) -> Path:
+    """The files as comastre 0.1 wrote them; not every model had its training recorded."""
+    content = json.loads((directory / store.CONFIG).read_text())
+    settings, training, backbone = content["settings"], content["training"], dict(content["backbone"])
+    later = backbone.pop("freeze_batch_norm_later")
+    sections = ("pixel_decoder", "mask_decoder", "class_decoder", "inference")
+    model = {"size": content["size"], "backbone": backbone, **{name: settings[name] for name in sections}}
+    amounts = training["training"]
+    recipe = {
+        "data": training["data"],
+        **{name: settings[name] for name in LOSS_SECTIONS},
+        "training": {
+            **{name: amounts[name] for name in ("iterations", "iterations_per_class", "batch_size")},
+            **{name: settings["optimiser"][name] for name in _RATES},
+            "freeze_batch_norm_later": later,
+            "precision": amounts["precision"],
+        },
+    }
+    old = {"format": "comastre", "version": 1, "written_by": "comastre 0.1.0", "tasks": content["tasks"]}
+    (directory / store.CONFIG).write_text(json.dumps({**old, "model": model}, indent=2))
+    edit_json(directory / store.CLASSES, lambda classes: classes.update(training=recipe if recorded else {}))
+    return directory
+
+
+def test_a_bundle_of_version_1_is_the_same_model(saved: Path, copy: Path) -> None:
+    expected, found = store.load(saved), store.load(make_version_1(copy))
+    assert (found.classes, found.description) == (expected.classes, expected.description)
+    images = torch.rand(2, 3, 48, 64, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        first, second = expected.model(images), found.model(images)
+    assert torch.equal(first.stage_one.final.mask_logits, second.stage_one.final.mask_logits)
+    assert torch.equal(first.stage_one.final.objectness_logits, second.stage_one.final.objectness_logits)
+    assert torch.equal(first.recognition.class_logits, second.recognition.class_logits)
+
+
+def test_statistics_that_followed_the_data_in_version_1_still_do(tmp_path: Path) -> None:
+    folder = store.save(make_bundle(backbone={"freeze_batch_norm_later": False}), tmp_path / "model")
+    found = store.load(make_version_1(folder)).description.backbone
+    assert not found.freeze_batch_norm_later
+
+
+def test_version_1_without_a_record_was_trained_as_models_of_its_size_are(copy: Path) -> None:
+    found, usual = store.load(make_version_1(copy, recorded=False)).description, load_config("shapes-6-2")
+    assert found.settings.loss == usual.method_settings.loss
+    assert found.settings.optimiser == usual.method_settings.optimiser
+    # What the model is, it says itself.
+    ours = make_config().method_settings
+    assert (found.settings.pixel_decoder, found.settings.inference) == (ours.pixel_decoder, ours.inference)
+    assert found.training["data"]["later_scale"] == [0.8, 1.8]
+
+
+def test_saved_again_a_bundle_of_version_1_is_one_of_today(saved: Path, copy: Path, tmp_path: Path) -> None:
+    again = store.save(store.load(make_version_1(copy)), tmp_path / "again")
+    for name in (store.CONFIG, store.CLASSES):
+        assert json.loads((again / name).read_text()) == json.loads((saved / name).read_text())
+    assert all((again / name).read_bytes() == (saved / name).read_bytes() for name in (store.WEIGHTS, store.CARD))
+
+
+def test_a_record_of_version_1_may_be_of_another_version(copy: Path) -> None:
+    make_version_1(copy)
+    edit_json(copy / store.CLASSES, lambda classes: classes["training"]["weights"].update({"of the future": 3.0}))
+    assert store.load(copy).description.settings == make_config().method_settings
+    edit_json(copy / store.CLASSES, lambda classes: classes.update(training=3))
+    assert store.load(copy).model.tasks == (2, 1)
 
 
 def test_a_file_in_place_of_a_folder_is_named(saved: Path) -> None:
