@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 
 from comastre.config.run import RunConfig
 from comastre.training.finiteness import LossWatch
-from comastre.training.iteration import begin_step, iterate, set_up
+from comastre.training.iteration import begin_step, iterate, one_pass, set_up
 from comastre.training.launch import Team, build_fabric, launch, spawns
 from comastre.training.parts import Parts, Prepared, prepare
 from comastre.training.progress import RunProgress
@@ -49,6 +49,7 @@ def _measure(fabric: Fabric, config: RunConfig, parts: Parts, given: Prepared | 
     with progress, StopRequest().listening() as stop:
         session = Session(fabric, team, config, Path(), totals, method, progress, stop, None)
         model = begin_step(session, task, model)
+        method.before_training(model, one_pass(session, task, parts, prepared))
         module, optimiser, plain_optimiser = set_up(fabric, method, model, config, task)
         progress.begin_step(task.step, 0, f"{len(task.images)} images")
         watch = LossWatch()
