@@ -51,32 +51,33 @@ class ConfigField:
 def config_fields(method: str = methods.DEFAULT) -> Iterator[ConfigField]:
     """All fields of a run of `method`: top-level ones first, then section by section, its own among them."""
     spec = methods.find(method)
-    below: list[tuple[str, type[Section]]] = []
+    below: list[tuple[str, Section]] = []
     for name, field in RunConfig.model_fields.items():
         if name == METHOD_SETTINGS:
-            below.append((spec.section_name, spec.config))
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            below.append((name, field.annotation))
+            below.append((spec.section_name, spec.config()))
+        elif isinstance(field.default, Section):
+            below.append((name, field.default))
         else:
-            yield _field(name, field)
+            yield _field(name, field, field.get_default(call_default_factory=True))
     for name, section in below:
         yield from _fields_of(section, f"{name}.")
 
 
-def _fields_of(section: type[Section], prefix: str) -> Iterator[ConfigField]:
-    below: list[tuple[str, type[Section]]] = []
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            below.append((f"{prefix}{name}", field.annotation))
+def _fields_of(section: Section, prefix: str) -> Iterator[ConfigField]:
+    """Fields of a section whose values are the defaults."""
+    below: list[tuple[str, Section]] = []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            below.append((f"{prefix}{name}", value))
         else:
-            yield _field(f"{prefix}{name}", field)
-    for name, annotation in below:
-        yield from _fields_of(annotation, f"{name}.")
+            yield _field(f"{prefix}{name}", field, value)
+    for name, inner in below:
+        yield from _fields_of(inner, f"{name}.")
 
 
-def _field(name: str, field: FieldInfo) -> ConfigField:
+def _field(name: str, field: FieldInfo, default: Any) -> ConfigField:
     # pydantic moves constraints out of `Annotated[...]`, so the annotation is the bare type.
-    default = field.get_default(call_default_factory=True)
     return ConfigField(name, field.annotation, default, field.description or "")
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from comastre.section import Section
+from comastre.section import Section, merge
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Weight = Annotated[float, Field(ge=0.0)]
@@ -137,6 +137,18 @@ class MethodConfig(Section):
     """Fields of the section that decide what the model is; the others say how it learns."""
 
     optimiser: OptimiserConfig = OptimiserConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_own_defaults(cls, given: Any) -> Any:
+        """A section given in part keeps the rest of this method's default, which may differ from the section's own."""
+        if not isinstance(given, Mapping):
+            return given
+        kept = dict(given)
+        for name, field in cls.model_fields.items():
+            if isinstance(field.default, Section) and isinstance(kept.get(name), Mapping):
+                kept[name] = merge(field.default.model_dump(), kept[name])
+        return kept
 
     @classmethod
     def for_size(cls, size: str) -> Mapping[str, Any]:
