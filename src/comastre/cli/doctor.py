@@ -22,7 +22,7 @@ Status = Literal["ok", "warn", "fail"]
 GIGABYTE = 1024**3
 # A small public file that every downloaded backbone resembles: one HEAD request, nothing is fetched.
 PROBE = ("timm/resnet50.tv_in1k", "model.safetensors")
-LOCAL_WEIGHTS = "give a local file with --model.backbone.weights FILE, or train from scratch with 'none'"
+LOCAL_WEIGHTS = "give a local file with --backbone.weights FILE, or train from scratch with 'none'"
 
 
 @dataclass(frozen=True)

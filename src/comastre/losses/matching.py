@@ -113,7 +113,7 @@ def assign(costs: Tensor, targets: Targets, extra: Tensor | None = None) -> Assi
             if not np.isfinite(cost).all():
                 raise NonFiniteCost(
                     f"the matching costs of image {targets.image_ids[image]!r} at decoder prediction {layer} of "
-                    f"{num_layers} are NaN or infinite, so the model has diverged: lower training.learning_rate or use "
+                    f"{num_layers} are NaN or infinite, so the model has diverged: lower optimiser.learning_rate or use "
                     "training.precision 32-true"
                 )
             chosen_queries, chosen_masks = linear_sum_assignment(cost)

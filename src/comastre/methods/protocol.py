@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from comastre.config.sections import BackboneConfig, MethodConfig
 from comastre.losses.points import PointSource
+from comastre.segmentation import Segmentation, Size
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
 
-Size = tuple[int, int]
 Batches = Callable[[], Iterator[Batch]]
 """One pass over the images of a task, in this process's share, each time it is called."""
 
@@ -41,6 +41,19 @@ class SegmentationModel(Protocol):
     @property
     def tasks(self) -> tuple[int, ...]:
         """Classes of each task learned so far."""
+
+    def segment(
+        self,
+        images: Tensor,
+        padding: Tensor | None = None,
+        sizes: Sequence[Size] | None = None,
+        original_sizes: Sequence[Size] | None = None,
+    ) -> list[Segmentation]:
+        """What it sees in images (B, 3, H, W), uint8 or in 0..1.
+
+        `padding` (B, H, W) is true outside an image of a mixed batch, `sizes` are the parts that hold pixels, and
+        `original_sizes` those of the results where images were resized before.
+        """
 
 
 class Method(ABC):

@@ -238,7 +238,7 @@ def _refuse_non_finite(checkpoint: Checkpoint) -> None:
             position = checkpoint.position
             raise Diverged(
                 f"weight {name} became NaN or infinite by step {position.step}, iteration {position.iteration}: "
-                "lower training.learning_rate or training.clip; the last good checkpoint is kept"
+                "lower optimiser.learning_rate or optimiser.clip; the last good checkpoint is kept"
             )
 
 

@@ -55,6 +55,6 @@ class LossWatch:
                     images = ", ".join(first.image_ids)
                     raise Diverged(
                         f"the loss term {name} became {value} at {first.where} on images {images}: "
-                        "lower training.learning_rate or training.clip and look at these images; "
+                        "lower optimiser.learning_rate or optimiser.clip and look at these images; "
                         "the last good checkpoint is kept"
                     )
