@@ -55,7 +55,7 @@ def test_weights_offline_unreachable_and_reachable() -> None:
     assert check_weights(offline=True, probe=never).status == "warn"
     unreachable = check_weights(offline=False, probe=lambda: "no route")
     assert (unreachable.status, "no route" in unreachable.detail) == ("warn", True)
-    assert "--model.backbone.weights" in unreachable.fix
+    assert "--backbone.weights" in unreachable.fix
     assert check_weights(offline=False, probe=lambda: None) == Check("pretrained weights", "ok", "the hub answers")
 
 

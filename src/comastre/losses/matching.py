@@ -113,8 +113,8 @@ def assign(costs: Tensor, targets: Targets, extra: Tensor | None = None) -> Assi
             if not np.isfinite(cost).all():
                 raise NonFiniteCost(
                     f"the matching costs of image {targets.image_ids[image]!r} at decoder prediction {layer} of "
-                    f"{num_layers} are NaN or infinite, so the model has diverged: lower optimiser.learning_rate or use "
-                    "training.precision 32-true"
+                    f"{num_layers} are NaN or infinite, so the model has diverged: lower "
+                    "optimiser.learning_rate or use training.precision 32-true"
                 )
             chosen_queries, chosen_masks = linear_sum_assignment(cost)
             query[layer, image, chosen_masks] = chosen_queries
