@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from comastre.learning import directory
 from comastre.learning.lesson import Lesson
 from comastre.training.stopping import Interrupted
 
-QUICK = {"training": {"batch_size": 2}, "matching": {"points": 32}, "masks": {"points": 32}}
+QUICK = {"training": {"batch_size": 2}, "comastre": {"matching": {"points": 32}, "masks": {"points": 32}}}
 
 
 def teach(model, data, out, said=None, iterations=3, **options):
@@ -74,7 +75,7 @@ def test_the_lineage_names_the_step_its_data_and_its_scores(lesson, tiny_bundle)
     assert step.data.startswith("my data (folder), ") and step.data.endswith("images labelled for star, heart")
     assert set(step.scores) == {"star", "heart", "old classes before", "old classes after"}
     assert str(learned.path.parent) not in (learned.path / "classes.json").read_text()
-    assert learned.classes.training["training"]["batch_size"] == 2
+    assert learned.model.bundle.description.training["training"]["batch_size"] == 2
     assert "my data (folder)" in (learned.path / "README.md").read_text()
 
 
@@ -114,9 +115,8 @@ def test_old_classes_that_are_labelled_too_are_given_to_the_losses(data, tiny_bu
     from comastre.learning.plan import NameChoices, make_plan
 
     found = make_plan(store.load(tiny_bundle).classes, data, None, None, NameChoices({}, (), ()), 0.15)
-    method = found.lesson.method(comastre.config.run.RunConfig.model_validate({"model": {"size": "tiny"}}))
-    assert method.inner.annotated_old == (1,)  # star
     (_, task) = found.lesson.scenario("3-1").tasks
+    assert task.labelled_old == (1,)  # star
     assert task.training_lookup()[[0, 2, 4, 255]].tolist() == [0, 2, 4, 255]
 
 
@@ -150,10 +150,10 @@ def test_interrupted_it_goes_on_and_ends_with_the_same_model(tiny_bundle, data, 
 def count_losses(monkeypatch, stop_at):
     """Every loss counts; the `stop_at`-th after timing sends the signal that Ctrl-C sends."""
     from comastre.learning import learn as module
-    from comastre.learning.lesson import GrowingMethod
+    from comastre.methods.comastre.method import TwoStageMethod
 
     calls, began = [], []
-    plain, plain_begin = GrowingMethod.losses, module._begin
+    plain, plain_begin = TwoStageMethod.losses, module._begin
 
     def begin(*args):
         config = plain_begin(*args)
@@ -166,7 +166,7 @@ def count_losses(monkeypatch, stop_at):
             signal.raise_signal(signal.SIGINT)
         return plain(self, model, batch, points)
 
-    monkeypatch.setattr(GrowingMethod, "losses", losses)
+    monkeypatch.setattr(TwoStageMethod, "losses", losses)
     monkeypatch.setattr(module, "_begin", begin)
     return calls
 
@@ -228,6 +228,48 @@ def test_a_class_with_one_image_is_warned_of_and_learned(tiny_bundle, tmp_path):
     assert learned.classes.lineage[-1].scores == {"heart": None}
 
 
+@pytest.mark.parametrize(("method", "taught_by"), [("finetune", "finetune"), ("joint", "comastre")])
+def test_a_model_is_taught_with_its_own_method(tiny_bundle, data, tmp_path, method, taught_by):
+    bundle = store.load(tiny_bundle)
+    trained = replace(bundle, description=replace(bundle.description, method=method))
+    folder = store.save(trained, tmp_path / "model")
+    learned = teach(folder, data, tmp_path / "new", iterations=2)
+    assert learned.model.bundle.description.method == taught_by
+    work = directory.training_folder(learned.path)
+    assert f"method: {taught_by}\n" in (work / "config.yaml").read_text()
+    terms = json.loads((work / "metrics.jsonl").read_text().splitlines()[0])
+    # Fine-tuning remembers nothing; what joint training gave is then taught without forgetting.
+    assert ("position_kd" in terms) == ("across_tasks" in terms) == (taught_by == "comastre")
+    # And so once more: the method stays with the model.
+    more = small.write_folder(tmp_path / "more", small.samples_with(("bolt",), 6), ("bolt",))
+    again = teach(learned.path, more, tmp_path / "newer", iterations=1)
+    assert again.model.bundle.description.method == taught_by
+
+
+def test_a_new_model_may_learn_with_another_method(data, tmp_path):
+    settings = {**QUICK, "method": "finetune"}
+    learned = teach("new:tiny", data, tmp_path / "new", settings=settings, iterations=1)
+    assert learned.model.bundle.description.method == "finetune"
+
+
+def test_killed_before_its_first_checkpoint_it_starts_again(tiny_bundle, data, tmp_path, monkeypatch):
+    straight = teach(tiny_bundle, data, tmp_path / "straight")
+    out, killed = tmp_path / "killed", []
+
+    def die(*args):
+        killed.append(args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("comastre.training.session.save", die)
+        teach(tiny_bundle, data, out)
+    work = directory.training_folder(out)
+    assert killed and not list((work / "checkpoints").glob("*.safetensors"))
+    resumed = teach(tiny_bundle, data, out)
+    first, second = (load_file(each.path / "model.safetensors") for each in (straight, resumed))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +327,14 @@ def test_places_that_hold_something_are_refused(tiny_bundle, data, tmp_path):
         ({"iterations": None, "minutes": -1.0}, "--minutes is -1"),
         ({"backbone_weights": "hub"}, "is for new models"),
         ({"settings": {"training": {"iterations": 5}}}, "give --iterations instead"),
-        ({"settings": {"model": {"size": "small"}}}, "cannot be set for a lesson"),
+        ({"settings": {"size": "small"}}, "--size cannot be set for a lesson: give another model instead"),
+        ({"settings": {"model": {"size": "small"}}}, "--size cannot be set for a lesson"),  # its older name
+        ({"settings": {"backbone": {"name": "x"}}}, "--backbone.name cannot be set for a lesson: give another model"),
+        ({"settings": {"comastre": {"pixel_decoder": {"dim": 32}}}}, "--comastre.pixel_decoder cannot be set for a"),
+        (
+            {"settings": {"method": "finetune"}},
+            "--method finetune cannot be set for a lesson: the model's own is",
+        ),
         ({"settings": {"training": {"batch_size": 0}}}, "batch_size is 0"),
         ({"val": "nowhere"}, "there is no data nowhere"),
         ({"same_class": ["Disk"]}, "is not understood"),

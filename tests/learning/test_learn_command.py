@@ -44,7 +44,7 @@ def test_fields_of_the_configuration_arrive_and_iterations_are_the_lessons_own(c
     dispatch(arguments.split())
     ((_, options),) = calls
     assert options["iterations"] == 40
-    assert options["settings"] == {"data": {"crop": 96}, "training": {"clip": 0.5}}
+    assert options["settings"] == {"data": {"crop": 96}, "comastre": {"optimiser": {"clip": 0.5}}}
 
 
 @pytest.mark.parametrize("arguments", ["learn old --out new", "learn old --data d", "learn --data d --out new"])
