@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_data import mask_of, write_folder, write_image, write_instances, write_list, write_mask, write_panoptic
-from small_data import write_voc as write_voc_folder
 
 from comastre.config.datasets import DatasetSpec, find_dataset, installed
 from comastre.config.run import DataConfig
 from comastre.data.dataset import Sample
 from comastre.data.testing import check_dataset
 from comastre.errors import UserError
+from small_data import mask_of, write_folder, write_image, write_instances, write_list, write_mask, write_panoptic
+from small_data import write_voc as write_voc_folder
 
 # --- ours ------------------------------------------------------------------------------------------------------------
 

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from small_data import mask_of, write_folder, write_image, write_mask
 
 from comastre.config.run import DataConfig
 from comastre.data.build import build_datasets
 from comastre.data.sets.folder import folder, read_classes
 from comastre.errors import UserError
+from small_data import mask_of, write_folder, write_image, write_mask
 
 
 def names(dataset):

@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from small_data import mask_of, write_folder, write_image, write_mask
 
 from comastre.data import images
 from comastre.data.images import checked_size, image_size, read_image, read_mask
 from comastre.data.sets.folder import folder
 from comastre.errors import UserError
+from small_data import mask_of, write_folder, write_image, write_mask
 
 
 @pytest.mark.parametrize(

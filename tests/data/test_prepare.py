@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_data import mask_of, write_image, write_instances, write_mask, write_panoptic, write_sbd, write_voc
 
 from comastre.cli import main as cli
 from comastre.config.run import DataConfig
@@ -23,6 +22,7 @@ from comastre.data.download import fetch as downloading
 from comastre.data.download import prepare as preparing
 from comastre.data.download.prepare import ARCHIVES, prepare
 from comastre.errors import UserError
+from small_data import mask_of, write_image, write_instances, write_mask, write_panoptic, write_sbd, write_voc
 
 
 class Server:

@@ -3,11 +3,11 @@
 import os
 
 import pytest
-from small_data import write_folder, write_mask
 
 from comastre.data import parallel, presence
 from comastre.data.sets.folder import folder
 from comastre.errors import UserError
+from small_data import write_folder, write_mask
 
 
 @pytest.fixture

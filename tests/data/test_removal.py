@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from small_data import SIZE, write_image, write_panoptic
 
 from comastre.config.run import DataConfig
 from comastre.data.build import build_datasets
@@ -15,6 +14,7 @@ from comastre.data.sets.coco import coco
 from comastre.data.sets.removal import NOTHING, VOC_IN_COCO, Removal
 from comastre.data.sets.voc import CLASS_NAMES
 from comastre.errors import UserError
+from small_data import SIZE, write_image, write_panoptic
 
 HEIGHT, WIDTH = SIZE
 # A zebra over the whole image, with a dog in its left half; an image with a dog alone; one with a kite.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_data import write_folder, write_image, write_instances, write_voc
 
 from comastre.config.run import DataConfig
 from comastre.data.sources import DataSource, has_own_validation, open_split, parse_source, split_for_scoring
 from comastre.errors import UserError
+from small_data import write_folder, write_image, write_instances, write_voc
 
 BOX = {"category_id": 3, "segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]]}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from small_data import write_folder, write_image, write_instances, write_mask, write_panoptic, write_voc
-
 from comastre.data.relabel import relabel
 from comastre.data.sets.ade20k import ade20k
 from comastre.data.sets.coco import coco
@@ -15,6 +13,7 @@ from comastre.data.sets.removal import Removal
 from comastre.data.sets.shapes import Shapes
 from comastre.data.sets.voc import voc
 from comastre.data.sources import Joined
+from small_data import write_folder, write_image, write_instances, write_mask, write_panoptic, write_voc
 
 BOX = {"category_id": 3, "segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]]}
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from PIL import Image
-from small_data import write_folder, write_image, write_instances, write_mask, write_voc
 
 from comastre.cli import main as cli
+from small_data import write_folder, write_image, write_instances, write_mask, write_voc
 
 
 def check(capsys, *arguments):
