@@ -29,14 +29,20 @@ def terms_of(model, old, images, targets, config, annotated):
     return compute_terms(inputs, model.auxiliary_head)
 
 
-def slow_classification(model, old, images, targets, config, annotated):
-    """Eq. 2 proposal by proposal and class by class."""
+def matched_logits(model, old, images, targets, config):
+    """Logits (B, G, C) of all classes for the proposals that match a mask, and which of them (B, G) do."""
     points = PointSource(7, 3, slice(None), len(images), images.device)
     step = prepare(StepInputs(model, old, images, None, targets, points, config))
     query, valid = step.assignment.query[-1], step.assignment.valid[-1]
     final = step.new.stage_one.final
     masks = take_queries(final.mask_logits, query)
     logits = model.recognise(step.new.stage_one.pixels, take_queries(final.embeddings, query), masks).class_logits
+    return logits, valid
+
+
+def slow_classification(model, old, images, targets, config, annotated):
+    """Eq. 2 proposal by proposal and class by class."""
+    logits, valid = matched_logits(model, old, images, targets, config)
     total, count = 0.0, 0
     for image, row in valid.nonzero().tolist():
         count += 1
@@ -86,12 +92,7 @@ def test_all_past_classes_one_by_one_are_the_sequential_protocol():
 
 def every_class_at_once(model, old, images, targets, config):
     """Eq. 2 over all logits of the matched proposals as they are."""
-    points = PointSource(7, 3, slice(None), len(images), images.device)
-    step = prepare(StepInputs(model, old, images, None, targets, points, config))
-    query, valid = step.assignment.query[-1], step.assignment.valid[-1]
-    final = step.new.stage_one.final
-    masks = take_queries(final.mask_logits, query)
-    logits = model.recognise(step.new.stage_one.pixels, take_queries(final.embeddings, query), masks).class_logits
+    logits, valid = matched_logits(model, old, images, targets, config)
     return focal_loss(logits, targets.labels, valid, config.classification.gamma, valid.sum())
 
 
