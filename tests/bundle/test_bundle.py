@@ -339,6 +339,14 @@ def test_how_it_learns_may_have_fields_of_another_version_what_it_is_may_not(cop
         store.load(copy)
 
 
+def test_a_bundle_that_names_no_merge_was_scored_with_the_strict_one(saved: Path, copy: Path) -> None:
+    assert store.load(saved).model.config.inference.merge == "mask2former"
+    edit_json(copy / store.CONFIG, lambda content: content["settings"]["inference"].pop("merge"))
+    loaded = store.load(copy)
+    assert loaded.model.config.inference.merge == "strict"
+    assert loaded.model.config.inference.alpha == 0.4
+
+
 def test_loading_a_bundle_never_imports_what_it_names(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the registry decides what code a method's name stands for."""
     imported: list[str] = []

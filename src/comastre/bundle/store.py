@@ -32,7 +32,7 @@ from comastre.files import flush
 from comastre.methods.build import build_method
 from comastre.methods.protocol import Setup
 from comastre.nets.backbone import Backbone
-from comastre.section import Section
+from comastre.section import Section, merge
 
 FORMAT_VERSION = 2
 WEIGHTS, CONFIG, CLASSES, CARD = "model.safetensors", "config.json", "classes.json", "README.md"
@@ -230,7 +230,7 @@ def _description(file: Path, content: Mapping[str, Any]) -> Description:
     except UserError as error:
         raise UserError(f"{file}: {error}; a model can be used where its method is installed") from None
     # Strict about what the model is; of how it was trained, fields of another version are left out.
-    given = content["settings"]
+    given = merge(spec.config.unwritten, content["settings"])
     shape = {name: value for name, value in given.items() if name in spec.config.model_sections}
     settings = _validated(spec.config, known_fields(spec.config, given) | shape, file)
     backbone = _validated(BackboneConfig, content["backbone"], file)

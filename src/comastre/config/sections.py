@@ -135,6 +135,8 @@ class MethodConfig(Section):
 
     model_sections: ClassVar[tuple[str, ...]] = ()
     """Fields of the section that decide what the model is; the others say how it learns."""
+    unwritten: ClassVar[Mapping[str, Any]] = {}
+    """What bundles of before a field was there mean by its absence, where that is not the default."""
 
     optimiser: OptimiserConfig = OptimiserConfig()
 

@@ -1,5 +1,7 @@
 """The merge gives every pixel to the right proposal, and inference does not depend on the rest of the batch."""
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -33,6 +35,7 @@ def slow_merge(
     confident = [query for query in range(number) if objectness[query] > config.alpha]
     score = {query: objectness[query] * class_scores[query].max() for query in confident}
     taken: dict[int, list[tuple[int, int]]] = {query: [] for query in confident}
+    won = dict.fromkeys(confident, 0)
     for row in range(height):
         for column in range(width):
             best = None
@@ -40,14 +43,18 @@ def slow_merge(
                 value = masks[query, row, column] * score[query]
                 if best is None or value > masks[best, row, column] * score[best]:
                     best = query
-            if best is not None and masks[best, row, column] >= config.mask_threshold:
+            if best is None:
+                continue
+            inside = bool(masks[best, row, column] >= config.mask_threshold)
+            if inside:
                 taken[best].append((row, column))
+            won[best] += inside or config.merge == "mask2former"
     labels = [[0] * width for _ in range(height)]
     numbers = [[0] * width for _ in range(height)]
     segments = []
     for query in confident:
         own = int((masks[query] >= config.mask_threshold).sum())
-        if taken[query] and len(taken[query]) / own >= config.overlap:
+        if taken[query] and won[query] / own >= config.overlap:
             recognised = class_scores[query].tolist()
             index = recognised.index(max(recognised))
             segments.append((query, index, len(taken[query])))
@@ -77,16 +84,25 @@ def summary(found: Segmentation) -> tuple[list[list[int]], list[list[int]], list
     levels=st.sampled_from([3, 5, 1000]),
     overlap=st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]),
     alpha=st.sampled_from([0.0, 0.5, 0.8]),
+    rule=st.sampled_from(["mask2former", "strict"]),
 )
 def test_merge_equals_a_loop_over_pixels(
-    seed: int, number: int, height: int, width: int, classes: int, levels: int, overlap: float, alpha: float
+    seed: int,
+    number: int,
+    height: int,
+    width: int,
+    classes: int,
+    levels: int,
+    overlap: float,
+    alpha: float,
+    rule: Literal["mask2former", "strict"],
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:  # few levels make ties common
         return torch.randint(0, levels + 1, shape, generator=generator) / levels
 
-    config = InferenceConfig(alpha=alpha, overlap=overlap)
+    config = InferenceConfig(alpha=alpha, overlap=overlap, merge=rule)
     logits, objectness, class_scores = 4 * draw(number, height, width) - 2, draw(number), draw(number, classes)
     found = merge(logits, objectness, class_scores, (height, width), config)
     assert summary(found) == slow_merge(logits.sigmoid(), objectness, class_scores, config)
@@ -107,6 +123,17 @@ def test_a_segment_that_keeps_too_little_of_its_mask_is_dropped_and_its_pixels_a
     lenient = InferenceConfig(overlap=0.75)
     kept = merge(logits_of("####..", "...###"), torch.tensor([0.85, 0.95]), one_class_each(2), (1, 6), lenient)
     assert kept.label_map.tolist() == [[1, 1, 1, 2, 2, 2]]
+
+
+def test_what_is_won_outside_the_own_mask_counts_for_mask2former_only() -> None:
+    # The first proposal loses 2 of its 4 pixels, and is the likelier of two unlikely ones on 3 others.
+    logits = torch.tensor([[[9.0, 9.0, 9.0, 9.0, -1.0, -1.0, -1.0]], [[-9.0, -9.0, 9.0, 9.0, -2.0, -2.0, -2.0]]])
+    objectness = torch.tensor([0.85, 0.95])
+    found = {
+        rule: merge(logits, objectness, one_class_each(2), (1, 7), InferenceConfig(merge=rule)).label_map.tolist()
+        for rule in ("mask2former", "strict")
+    }
+    assert found == {"mask2former": [[1, 1, 2, 2, 0, 0, 0]], "strict": [[0, 0, 2, 2, 0, 0, 0]]}
 
 
 @pytest.mark.parametrize(("overlap", "kept"), [(0.7, 7), (0.6, 3), (0.3, 3), (0.9, 9), (0.1, 1)])

@@ -41,6 +41,8 @@ class ClassDecoderConfig(Section):
 class InferenceConfig(Section):
     alpha: Share = 0.8
     """Only proposals with objectness above this are recognised."""
+    merge: Literal["mask2former", "strict"] = "mask2former"
+    """Which pixels a segment has kept: all that it wins (Mask2Former), or those inside its own mask alone (ours)."""
     overlap: Share = 0.8
     """A segment must keep this share of its own mask after the merge."""
     mask_threshold: Share = 0.5
@@ -209,6 +211,7 @@ class ComastreConfig(Decoders, LossConfig, MethodConfig):
     """The section `comastre` of a run."""
 
     model_sections: ClassVar[tuple[str, ...]] = tuple(Decoders.model_fields)
+    unwritten: ClassVar[Mapping[str, Any]] = {"inference": {"merge": "strict"}}
 
     @classmethod
     def for_size(cls, size: str) -> Mapping[str, Any]:

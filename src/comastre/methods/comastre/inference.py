@@ -76,8 +76,9 @@ def merge(
 ) -> Segmentation:
     """Give each pixel of one image to the proposal with the largest score x mask probability.
 
-    mask_logits (N, h, w), objectness (N,), class_scores (N, C); the result has `size`. A proposal keeps its pixels only
-    where they are at least `overlap` of its own mask; of equal proposals the first wins.
+    mask_logits (N, h, w), objectness (N,), class_scores (N, C); the result has `size`. A proposal gets the pixels that
+    it wins inside its own mask, if what it has kept is at least `overlap` of that mask; of equal proposals the first
+    wins.
     """
     label_map = torch.zeros(size, dtype=torch.long, device=mask_logits.device)
     segment_map = torch.zeros_like(label_map)
@@ -92,8 +93,10 @@ def merge(
         mine = inside.gather(0, winner[None]).squeeze(0)  # (H, W): the pixel lies in its winner's own mask
         areas = torch.bincount(winner[mine], minlength=len(kept))
         whole = inside.flatten(1).sum(dim=1)
+        # Mask2Former also counts what a proposal wins outside its own mask, so that a share may exceed 1.
+        won = torch.bincount(winner.flatten(), minlength=len(kept)) if settings.merge == "mask2former" else areas
         # In Python's double precision, so that 4 of 5 pixels are 0.8 of a mask.
-        shares = [area / max(total, 1) for area, total in zip(areas.tolist(), whole.tolist(), strict=True)]
+        shares = [area / max(total, 1) for area, total in zip(won.tolist(), whole.tolist(), strict=True)]
         accepted = (areas > 0) & torch.tensor([share >= settings.overlap for share in shares], device=areas.device)
         numbers = torch.where(accepted, accepted.cumsum(0), 0)
         segment_map = torch.where(mine, numbers[winner], 0)
