@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision import tv_tensors
-from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
 from comastre.config.run import DataConfig
-from comastre.data.colour import distort, turn_hue
 from comastre.data.dataset import Sample
 from comastre.data.images import read_image
 from comastre.data.transforms import (
@@ -261,31 +259,6 @@ def test_the_short_side_is_known_before_the_image_is_read():
     for seed in range(10):
         _, new_labels = augmented(image, labels, options, seed)
         assert (new_labels[0] != 255).sum() == draw_short_side(options, seed) ** 2
-
-
-@pytest.mark.parametrize("turn", [0.05, -0.05, 0.0, 0.37, -0.5])
-def test_hue_is_that_of_torchvision(turn):
-    image = torch.randint(0, 256, (3, 64, 64), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
-    image[:, :8] = image[:1, :8]  # grey has no hue
-    image[0, 8:16] = image[1, 8:16]
-    difference = (turn_hue(image.float(), turn).int() - functional.adjust_hue(image, turn).int()).abs()
-    assert difference.max() <= 1
-    assert difference.float().mean() < 0.2
-
-
-def test_the_colour_jitter_draws_what_torchvision_draws():
-    image = torch.randint(0, 256, (3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
-    theirs = v2.RandomPhotometricDistort()
-    worst = 0
-    for seed in range(40):
-        with seeded(seed):
-            ours = distort(image)
-            after = torch.rand(1)
-        with seeded(seed):
-            expected = theirs(tv_tensors.Image(image)).as_subclass(torch.Tensor)
-            assert torch.equal(torch.rand(1), after)
-        worst = max(worst, int((ours.int() - expected.int()).abs().max()))
-    assert worst <= 2
 
 
 # --- crops beside labelled objects -----------------------------------------------------------------------------------

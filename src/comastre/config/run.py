@@ -71,7 +71,7 @@ class DataConfig(Section):
     flip: bool = True
     """Random horizontal flip."""
     colour_jitter: bool = True
-    """SSD colour distortion."""
+    """Random brightness, contrast, saturation and hue, as Mask2Former's."""
     train_images: PositiveInt = 2000
     """Training images of a generated dataset (shapes)."""
     val_images: PositiveInt = 300

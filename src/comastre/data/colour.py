@@ -1,52 +1,86 @@
-"""The SSD colour jitter of torchvision, worked out on float planes in one go.
+"""The SSD colour jitter as Mask2Former has it (docs/specification.md, Augmentation), on float planes in one go.
 
-torchvision rounds to bytes after each part and goes through HSV for the hue, which made colours two thirds of the
+Saturation and hue are those of HSV, but worked out without going there and back through bytes, which takes most of the
 time of a training image (benchmarks/loader_speed.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
-from torchvision import tv_tensors  # type: ignore[import-untyped]
-from torchvision.transforms import v2  # type: ignore[import-untyped]
 
-_distort = v2.RandomPhotometricDistort()
+BRIGHTNESS = 32.0
+"""Added to all channels of 0..255, at most."""
+CONTRAST = (0.5, 1.5)
+"""Factor of all channels."""
+SATURATION = (0.5, 1.5)
+"""Factor of HSV's saturation."""
+HUE = 18
+"""Turn of HSV's hue in 180ths of the circle, at most; whole numbers are drawn."""
+
+
+@dataclass(frozen=True)
+class ColourChange:
+    """What is done to one image; None for a part that is left out."""
+
+    brightness: float | None
+    contrast: float | None
+    saturation: float | None
+    hue: int | None
+    contrast_first: bool
+    """Before saturation and hue, or after them."""
+
+
+def draw_change() -> ColourChange:
+    """Each part with probability 1/2, and a coin for the place of contrast."""
+    # Always all nine, so that one part's coin leaves what the others draw as it is.
+    values = torch.rand(9).tolist()
+    coins, amounts = [value < 0.5 for value in values[:5]], values[5:]
+    return ColourChange(
+        brightness=BRIGHTNESS * (2 * amounts[0] - 1) if coins[0] else None,
+        contrast=_between(CONTRAST, amounts[1]) if coins[1] else None,
+        saturation=_between(SATURATION, amounts[2]) if coins[2] else None,
+        hue=int(amounts[3] * (2 * HUE + 1)) - HUE if coins[3] else None,
+        contrast_first=coins[4],
+    )
+
+
+def _between(bounds: tuple[float, float], where: float) -> float:
+    return bounds[0] + where * (bounds[1] - bounds[0])
 
 
 def distort(image: Tensor) -> Tensor:
-    """Random brightness, contrast, saturation, hue and channel order of an image (3, H, W) uint8.
-
-    What is drawn, and the order of the parts, are those of `torchvision.transforms.v2.RandomPhotometricDistort`.
-    """
-    chosen = _distort.make_params([tv_tensors.Image(image)])
-    brightness, contrast = chosen["brightness_factor"], chosen["contrast_factor"]
-    saturation, hue = chosen["saturation_factor"], chosen["hue_factor"]
-    if not (brightness is contrast is saturation is hue is None):
-        planes = image.contiguous().float()  # (3, H, W), changed in place from here on
-        if brightness is not None:
-            planes.mul_(brightness).clamp_(0, 255).floor_()
-        if contrast is not None and chosen["contrast_before"]:
-            _blend(planes, _grey(planes).mean(), contrast)
-        if saturation is not None:
-            _blend(planes, _grey(planes), saturation)
-        if hue is not None:
-            planes = turn_hue(planes, hue)
-        if contrast is not None and not chosen["contrast_before"]:
-            _blend(planes, _grey(planes).mean(), contrast)
-        image = planes.to(torch.uint8)
-    order = chosen["channel_permutation"]
-    return image if order is None else image[order]
+    """Random brightness, contrast, saturation and hue of an image (3, H, W) uint8."""
+    return changed(image, draw_change())
 
 
-def _grey(planes: Tensor) -> Tensor:
-    """The luma (H, W) of ITU-R BT.601, in whole steps, as torchvision's grey."""
-    grey = planes[0] * 0.2989
-    return grey.add_(planes[1], alpha=0.587).add_(planes[2], alpha=0.114).floor_()
+def changed(image: Tensor, change: ColourChange) -> Tensor:
+    """An image (3, H, W) uint8 after a change; as there, every part ends in whole values."""
+    parts = (change.brightness, change.contrast, change.saturation, change.hue)
+    if all(part is None for part in parts):
+        return image
+    planes = image.contiguous().float()  # (3, H, W), changed in place from here on
+    if change.brightness is not None:
+        planes.add_(change.brightness).clamp_(0, 255).floor_()
+    if change.contrast is not None and change.contrast_first:
+        planes.mul_(change.contrast).clamp_(0, 255).floor_()
+    if change.saturation is not None:
+        saturate(planes, change.saturation)
+    if change.hue is not None:
+        planes = turn_hue(planes, change.hue / 180)
+    if change.contrast is not None and not change.contrast_first:
+        planes.mul_(change.contrast).clamp_(0, 255).floor_()
+    return planes.to(torch.uint8)
 
 
-def _blend(planes: Tensor, other: Tensor, share: float) -> None:
-    planes.mul_(share).add_(other, alpha=1 - share).clamp_(0, 255).floor_()
+def saturate(planes: Tensor, factor: float) -> None:
+    """Multiply HSV's saturation of an image (3, H, W), in place: a pixel's largest channel stays, the others move."""
+    largest, smallest = planes.amax(dim=0), planes.amin(dim=0)  # (H, W)
+    # A saturation above 1 is cut: the smallest channel is then 0.
+    factors = (largest / (largest - smallest).clamp_(min=1)).clamp_(max=factor) if factor > 1 else factor
+    planes.sub_(largest).mul_(factors).add_(largest).round_()
 
 
 def turn_hue(planes: Tensor, turn: float) -> Tensor:
