@@ -1,27 +1,53 @@
-"""Writing files whole: under its final name a file is complete, or it is not there."""
+"""Writing files whole: under its final name a file is complete, or it is not there.
+
+Every file that a run, a model or a result consists of is written here, so that one rule holds for who may read it: the
+umask of the user who wrote it.
+"""
 
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import shutil
 from pathlib import Path
+
+PARTIAL = ".partial"
+"""How the names of files end that are being written, and begin with a dot: a kill may leave some behind."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write beside `path`, flush to disk, then rename; several processes may write, and the last one wins whole."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    aside = Path(name)
+    aside, descriptor = _new_file_beside(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        aside.chmod(0o644)  # mkstemp's 0600 would hide the file from colleagues
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
     flush(path.parent)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy a folder's files, in sub-folders too, whole and with the user's own permissions, not with the source's."""
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in sorted(source.iterdir()):
+        if entry.is_dir():
+            copy_files(entry, target / entry.name)
+            continue
+        aside, descriptor = _new_file_beside(target / entry.name)
+        try:
+            with entry.open("rb") as given, os.fdopen(descriptor, "wb") as file:
+                shutil.copyfileobj(given, file)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(target / entry.name)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+    flush(target)
 
 
 def flush(path: Path) -> None:
@@ -33,3 +59,11 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _new_file_beside(path: Path) -> tuple[Path, int]:
+    """A new hidden file in the same folder, and its descriptor; only a part of a long name fits beside the rest."""
+    aside = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}{PARTIAL}")
+    # 0o666 less the umask, as every program gives: `tempfile` makes files that nobody else can read.
+    binary = getattr(os, "O_BINARY", 0)
+    return aside, os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, 0o666)

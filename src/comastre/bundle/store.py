@@ -7,6 +7,7 @@ never code. It is written aside and then renamed, so that a killed program leave
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,8 @@ from typing import Any, TypeVar
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
 from comastre import __version__
@@ -28,7 +30,7 @@ from comastre.config.recipe import known_fields
 from comastre.config.sections import BackboneConfig, MethodConfig
 from comastre.config.settings import explain
 from comastre.errors import UserError
-from comastre.files import flush
+from comastre.files import flush, write_whole
 from comastre.methods.build import build_method
 from comastre.methods.protocol import Setup
 from comastre.nets.backbone import Backbone
@@ -129,7 +131,7 @@ def described(directory: Path) -> Mapping[str, Any]:
 def _write_files(bundle: Bundle, directory: Path) -> None:
     # Clones, because safetensors refuses tensors that share memory.
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in bundle.model.state_dict().items()}
-    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    write_whole(directory / WEIGHTS, as_safetensors(tensors, metadata={"format": "pt"}))
     description = portable(bundle)
     architecture = {
         "format": "comastre",
@@ -146,10 +148,7 @@ def _write_files(bundle: Bundle, directory: Path) -> None:
     _write_json(directory / CLASSES, bundle.classes.model_dump(mode="json"))
     weights = sum(tensor.numel() for tensor in tensors.values())
     title = f"{methods.title_of(description.method)}, size {description.size} ({description.backbone.name})"
-    (directory / CARD).write_text(model_card(title, bundle.classes, weights), encoding="utf-8")
-    for name in FILES:
-        flush(directory / name)
-    flush(directory)
+    write_whole(directory / CARD, model_card(title, bundle.classes, weights).encode())
 
 
 def portable(bundle: Bundle) -> Description:
@@ -197,6 +196,10 @@ def _existing(path: Path) -> Path:
     for name in (CONFIG, CLASSES, WEIGHTS):
         if not (directory / name).is_file():
             raise UserError(f"{directory} is not a whole model: {name} is missing; copy the whole folder again")
+        if not os.access(directory / name, os.R_OK):
+            raise UserError(
+                f"{directory / name} may be read by its owner only: ask them for `chmod -R a+rX {directory}`"
+            )
     return directory
 
 
@@ -289,7 +292,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(file, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def _validated(kind: type[Parsed], content: Mapping[str, Any], file: Path) -> Parsed:

@@ -24,7 +24,7 @@ from PIL import Image
 
 from comastre.config.run_files import EXAMPLES
 from comastre.data.dataset import IGNORE, SegmentationDataset
-from comastre.files import write_whole
+from comastre.files import copy_files, write_whole
 from comastre.segmentation import SegmentImages
 from comastre.stream.scenario import Scenario
 
@@ -124,8 +124,8 @@ def adopt_examples(base: Path, run: Path) -> None:
         return
     (run / EXAMPLES).mkdir(parents=True, exist_ok=True)
     for part in ("image", "truth", step_folder(0)):
-        shutil.copytree(base / EXAMPLES / part, run / EXAMPLES / part, dirs_exist_ok=True)
-    shutil.copyfile(base / EXAMPLES / INDEX, run / EXAMPLES / INDEX)
+        copy_files(base / EXAMPLES / part, run / EXAMPLES / part)
+    write_whole(run / EXAMPLES / INDEX, (base / EXAMPLES / INDEX).read_bytes())
 
 
 def step_folder(step: int) -> str:

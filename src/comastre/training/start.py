@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from comastre.config.settings import Difference, differences, listed, load_confi
 from comastre.errors import UserError
 from comastre.evaluation.examples import adopt_examples
 from comastre.evaluation.results import Results
+from comastre.files import copy_files
 from comastre.stream.scenario import Scenario, Task
 from comastre.training.directory import CHANGEABLE
 from comastre.training.parts import Parts, Prepared
@@ -39,7 +39,7 @@ class Start:
         """Copy it into the directory `out`, which is then that of a run that has just finished these steps."""
         kept = step_bundle(out, len(self.results.steps) - 1)
         if kept.resolve() != self.bundle.resolve():
-            shutil.copytree(self.bundle, kept, dirs_exist_ok=True)
+            copy_files(self.bundle, kept)
         if self.examples is not None:
             adopt_examples(self.examples, out)
         self.results.write(out / RESULTS)
