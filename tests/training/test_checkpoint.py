@@ -1,13 +1,17 @@
 """Checkpoints: whole or not there, and everything comes back."""
 
 import errno
+import json
 import os
 import random
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from comastre.errors import UserError
@@ -95,6 +99,79 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path: Path
     assert "step-01-iteration-00000002" in messages[0]
     # Put aside: the next start does not stumble again, and it never counts as one of the two that are kept.
     assert load_latest(tmp_path, never) is not None
+
+
+def test_every_bit_of_a_checkpoint_is_watched(tmp_path: Path):
+    """One bit anywhere: in lengths, names, shapes, the state, its checksum or the weights."""
+    first = save(tmp_path / "first", small(1))
+    path = save(tmp_path / "second", small(2))
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    generator = random.Random(0)
+    bits = [8 * place + generator.randrange(8) for place in (*range(8, header), len(whole) - 1)]
+    for bit in bits:
+        folder = tmp_path / "third"
+        folder.mkdir(exist_ok=True)
+        (folder / first.name).write_bytes(first.read_bytes())
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (folder / path.name).write_bytes(bytes(flipped))
+        messages: list[str] = []
+        latest = load_latest(folder, messages.append)
+        assert latest is not None
+        if flipped[bit // 8 : bit // 8 + 1].isspace() and not messages:  # the header is padded with blanks
+            assert latest == load_latest(tmp_path / "second", never)
+            continue
+        assert (latest.position.iteration, len(messages)) == (1, 1), f"bit {bit} of {path}"
+
+
+def small(iteration: int) -> Checkpoint:
+    """Without tensors that need a comparison of their own."""
+    return Checkpoint(Position(1, iteration), model={}, results={"avg": 1.5}, config="abc")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda state: state["position"].update(iteration=1),
+        lambda state: state["position"].update(other=1),
+        lambda state: state.update(position=[1, 2]),
+        lambda state: state.update(version=2),
+        lambda state: state.update(version=99),
+        lambda state: state.pop("tasks"),
+    ],
+)
+def test_an_edited_header_is_a_damaged_checkpoint(tmp_path: Path, edit):
+    path = save(tmp_path, checkpoint(2))
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    state = json.loads(header["comastre"])
+    edit(state)
+    for kept in ({"checksum": header["checksum"]}, {}):
+        save_file(tensors, path, metadata={"comastre": json.dumps(state), **kept})
+        if kept or state["version"] != 99:
+            with pytest.raises((ValueError, KeyError, TypeError)):
+                load(path)
+    with pytest.raises(UserError, match=r"every checkpoint in .* --fresh|another version"):
+        load_latest(tmp_path, lambda message: None)
+
+
+def test_a_checkpoint_of_before_the_header_was_checked_goes_on(tmp_path: Path):
+    path = save(tmp_path, checkpoint(2))
+    with safe_open(path, framework="pt") as file:
+        state = json.loads(file.metadata()["comastre"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    checksum = 0  # as version 2 counted: names and bytes, one after the other
+    for name in sorted(tensors):
+        content = tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes()
+        checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
+    old = json.dumps(state | {"version": 2, "checksum": checksum})
+    save_file(tensors, path, metadata={"comastre": old})
+    assert load(path).position == Position(1, 2, seconds=2.5)
+    save_file(tensors, path, metadata={"comastre": old.replace(str(checksum), str(checksum ^ 1))})
+    with pytest.raises(ValueError, match="checksum"):
+        load(path)
 
 
 def test_only_damaged_checkpoints_are_refused(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Exact resume: everything a run needs to go on as if nothing had happened, in one file that is never half written.
 
-A checkpoint is a safetensors file: tensors by name, the rest as JSON in its header. Nothing is ever unpickled.
+A checkpoint is a safetensors file: tensors by name, the rest as JSON in its header, and a checksum of both. Nothing is
+ever unpickled.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from comastre.errors import UserError
 from comastre.files import write_whole
 from comastre.training.stopping import Diverged
 
-VERSION = 2
+VERSION = 3
 KEPT = 2
+_STATE, _CHECKSUM = "comastre", "checksum"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILE_NAME = re.compile(r"step-(\d+)-iteration-(\d+)\.safetensors")
 
@@ -75,11 +77,12 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         "config": checkpoint.config,
         "tasks": list(checkpoint.tasks),
         "processes": len(checkpoint.random_states),
-        "checksum": _checksum(tensors),
     }
+    text = json.dumps(state)
+    header = {_STATE: text, _CHECKSUM: str(_checksum(text, tensors))}
     position = checkpoint.position
     path = folder / f"step-{position.step:02d}-iteration-{position.iteration:08d}.safetensors"
-    write_atomically(path, safetensors.torch.save(tensors, metadata={"comastre": json.dumps(state)}))
+    write_atomically(path, safetensors.torch.save(tensors, metadata=header))
     # Together with what a kill left half written.
     for old in (*_newest_first(folder)[KEPT:], *folder.glob(".*.partial")):
         old.unlink(missing_ok=True)
@@ -92,7 +95,7 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     for path in paths:
         try:
             return load(path)
-        except (SafetensorError, ValueError, KeyError, OSError) as error:
+        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             aside = path.with_suffix(".damaged")
             path.replace(aside)
             warn(f"{aside} is damaged ({error}): going on from the checkpoint before it")
@@ -102,14 +105,20 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read one checkpoint; ValueError, KeyError or SafetensorError where the file is damaged."""
+    """Read one checkpoint; ValueError, KeyError, TypeError or SafetensorError where the file is damaged."""
     with safe_open(path, framework="pt") as file:
-        state = json.loads((file.metadata() or {})["comastre"])
+        header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    if state["version"] != VERSION:
-        raise UserError(f"{path} was written by another version of comastre: start over with --fresh")
-    if state["checksum"] != _checksum(tensors):
+    state = json.loads(header[_STATE])
+    if _CHECKSUM in header or state["version"] == VERSION:
+        # Before anything in the header is believed, its version too.
+        fits = header[_CHECKSUM] == str(_checksum(header[_STATE], tensors))
+    else:
+        fits = state["version"] != 2 or state["checksum"] == _checksum_of_version_2(tensors)
+    if not fits:
         raise ValueError("its checksum does not fit its content")
+    if state["version"] not in (2, VERSION):
+        raise UserError(f"{path} was written by another version of comastre: start over with --fresh")
     return Checkpoint(
         position=Position(**state["position"]),
         model=_below(tensors, "model/"),
@@ -242,13 +251,27 @@ def _refuse_non_finite(checkpoint: Checkpoint) -> None:
             )
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> int:
+    """Of everything that a checkpoint says: the state's text, and names, kinds, shapes and bytes of the tensors."""
+    value = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(_bytes_of(tensor), value)
+    return value
+
+
+def _checksum_of_version_2(tensors: Mapping[str, Tensor]) -> int:
+    """That version did not look at its header."""
     value = 0
     for name in sorted(tensors):
-        value = zlib.crc32(name.encode(), value)
-        # Bytes as they are in memory, without a copy.
-        value = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, value)
+        value = zlib.crc32(_bytes_of(tensors[name]), zlib.crc32(name.encode(), value))
     return value
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """As they are in memory, without a copy."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
