@@ -270,6 +270,32 @@ def test_killed_before_its_first_checkpoint_it_starts_again(tiny_bundle, data, t
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_killed_after_the_model_was_written_the_same_command_shows_its_scores(tiny_bundle, data, tmp_path, monkeypatch):
+    out, settings = tmp_path / "new", {**QUICK, "data": {"held_out": 0.5}}
+    straight = teach(tiny_bundle, data, tmp_path / "straight", settings=settings)
+    for moment in ("directory.tidy", "messages.outcome"):  # with and without what was for going on
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(f"comastre.learning.outcome.{moment}", interrupt)
+            teach(tiny_bundle, data, out, settings=settings)
+        assert (out / "model.safetensors").exists()
+        weights = (out / "model.safetensors").read_bytes()
+        said: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr("comastre.learning.learn.run", interrupt)  # nothing is trained again
+            again = teach(tiny_bundle, data, out, said, settings=settings)
+        assert (again.scores, again.classes.names) == (straight.scores, straight.classes.names)
+        assert "IoU in % on" in "\n".join(said) and f"the new model is in {out}" in "\n".join(said)
+        assert (out / "model.safetensors").read_bytes() == weights
+    assert "exists already" in refused(tiny_bundle, data, out, settings=settings, iterations=4)
+    # Moved where it is used, it is not trained again by mistake.
+    out.rename(tmp_path / "moved")
+    assert "move it back there, or train it again with --fresh" in refused(tiny_bundle, data, out, settings=settings)
+
+
+def interrupt(*_args, **_options):
+    raise KeyboardInterrupt
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -372,9 +398,15 @@ with locked(Path({str(work)!r})):
     print("held", flush=True)
     input()
 """
+    for name in ("plan.json", "checkpoints/step.safetensors", "steps/00/model.safetensors"):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text('{"decided": false}')
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
-        assert "is in use by" in refused(tiny_bundle, data, tmp_path / "new")
+        for fresh in (False, True):
+            assert "is in use by" in refused(tiny_bundle, data, tmp_path / "new", fresh=fresh)
+            # What the other one trains in is as it was.
+            assert {file.read_text() for file in work.rglob("*") if file.suffix} == {'{"decided": false}'}
         other.communicate(b"\n")
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,27 @@ def test_the_holder_is_named_as_long_as_it_holds(tmp_path: Path) -> None:
     assert not is_held(out)
     with locked(out):  # and again
         assert is_held(out)
+
+
+def test_who_holds_it_may_take_it_again_but_no_other_thread(tmp_path: Path) -> None:
+    refusals: list[str] = []
+
+    def other() -> None:
+        try:
+            with locked(tmp_path):
+                refusals.append("none")
+        except UserError as error:
+            refusals.append(str(error))
+
+    with locked(tmp_path):
+        with locked(tmp_path / "." / ".." / tmp_path.name):
+            assert is_held(tmp_path)
+        assert is_held(tmp_path)  # the inner one does not give it away
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(refusals) == 1 and "is in use by" in refusals[0]
+    assert not is_held(tmp_path)
 
 
 def test_it_is_free_again_after_an_error(tmp_path: Path) -> None:

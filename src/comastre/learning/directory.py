@@ -14,14 +14,15 @@ from comastre.config.run_files import CHECKPOINTS, CONFIG, METRICS, RESULTS, STE
 from comastre.config.settings import load_config, write_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results, StepResult
-from comastre.files import write_whole
 from comastre.learning.lesson import CONVENTION, Lesson
 from comastre.learning.starting_model import StartingModel
+from comastre.training.checkpoint import write_atomically
 from comastre.training.directory import move_aside
 from comastre.training.lock import locked
 from comastre.training.start import Start
 
 PLAN = "plan.json"
+OUTCOME = "outcome.json"
 
 
 def training_folder(out: Path) -> Path:
@@ -37,13 +38,22 @@ def refuse_bad_out(out: Path, folder: Path | None) -> None:
             raise UserError(f"--out {out} would touch the old model in {folder}: name another folder, beside it")
     if out.is_file():
         raise UserError(f"--out {out} is a file: name a new folder for the new model")
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"--out {out} exists already and is never overwritten: name a new folder for the new model")
     work = training_folder(out)
+    if is_there(out) and not (work / OUTCOME).is_file():
+        raise exists_already(out)
     if work.exists() and not work.is_dir():
         raise UserError(f"{work}, where the training would be kept, is a file: name another --out")
     if work.exists() and not (work / PLAN).exists() and any(not each.name.startswith(".") for each in work.iterdir()):
         raise UserError(f"{work}, where the training would be kept, holds other files: name another --out")
+
+
+def is_there(out: Path) -> bool:
+    """Whether there is a model, or anything else, where the new model is to be."""
+    return out.exists() and any(out.iterdir())
+
+
+def exists_already(out: Path) -> UserError:
+    return UserError(f"--out {out} exists already and is never overwritten: name a new folder for the new model")
 
 
 def begun(work: Path) -> tuple[RunConfig, Mapping[str, Any]] | None:
@@ -57,9 +67,14 @@ def begun(work: Path) -> tuple[RunConfig, Mapping[str, Any]] | None:
     return (load_config(work / CONFIG), plan) if plan.get("decided") else None
 
 
+def changes(request: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    """What differs between a command and the one that a plan was made for."""
+    return [name for name, value in request.items() if plan.get("request", {}).get(name) != value]
+
+
 def refuse_changes(work: Path, request: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """A lesson goes on only if it is the same one."""
-    changed = [name for name, value in request.items() if plan.get("request", {}).get(name) != value]
+    changed = changes(request, plan)
     if changed:
         raise UserError(
             f"{work} holds the training of another command (what differs: {', '.join(changed)}): "
@@ -87,16 +102,16 @@ def set_up(
     `before` is what the old model scored; None for a new model.
     """
     with locked(work):
-        write_whole(work / PLAN, _text({**plan, "decided": False}))
+        write_atomically(work / PLAN, as_text({**plan, "decided": False}))
         for old in (CHECKPOINTS, STEPS, TENSORBOARD):
             shutil.rmtree(work / old, ignore_errors=True)
-        for file in (RESULTS, METRICS):
+        for file in (RESULTS, METRICS, OUTCOME):
             (work / file).unlink(missing_ok=True)
         write_config(config, work / CONFIG)
         if model.bundle is not None and before is not None:
             store.save(model.bundle, old_bundle(work), overwrite=True)
             first_results(config, lesson, before).write(work / RESULTS)
-        write_whole(work / PLAN, _text({**plan, "decided": True}))
+        write_atomically(work / PLAN, as_text({**plan, "decided": True}))
 
 
 def start_of(work: Path) -> Start | None:
@@ -135,5 +150,6 @@ def tidy(work: Path) -> None:
         shutil.rmtree(work / folder, ignore_errors=True)
 
 
-def _text(content: Mapping[str, Any]) -> bytes:
+def as_text(content: Mapping[str, Any]) -> bytes:
+    """JSON for a file that people may read."""
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

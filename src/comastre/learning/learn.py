@@ -5,35 +5,33 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from comastre.bundle import store
-from comastre.class_table import ClassTable
 from comastre.config import methods
 from comastre.config.older import upgraded
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
-from comastre.evaluation.results import StepResult
 from comastre.learning import directory, messages
 from comastre.learning.class_names import read_pairs
-from comastre.learning.images import HELD_OUT, scoring_part
-from comastre.learning.lesson import Lesson, keep_scores, mean_score
-from comastre.learning.plan import NameChoices, OldData, Plan, make_plan
+from comastre.learning.images import HELD_OUT
+from comastre.learning.lesson import Lesson
+from comastre.learning.outcome import Learned, Say, finish, learned_before, old_images, told
+from comastre.learning.plan import NameChoices, Plan, make_plan
 from comastre.learning.schedule import choose, iterations_within, total_iterations, with_iterations, with_pace
 from comastre.learning.starting_model import StartingModel, open_model, run_settings
 from comastre.prediction.model import Model
 from comastre.text import say as say_line
 from comastre.training.launch import build_fabric
+from comastre.training.lock import locked
 from comastre.training.pace import seconds_per_iteration
-from comastre.training.parts import LearnedStep, Prepared, evaluate_step
+from comastre.training.parts import LearnedStep, Prepared
 from comastre.training.run import run
 from comastre.training.start import Start
 from comastre.training.stopping import Interrupted
 
-Say = Callable[[str], None]
 # Fields that a lesson decides itself, and what to give instead.
 _DECIDED = {
     "training.iterations": "--iterations",
@@ -46,27 +44,6 @@ _DECIDED = {
     "size": "another model",
     "backbone": "another model",
 }
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What a lesson brought; scores are IoU in percent by class name, None where a class can't be scored."""
-
-    path: Path
-    """The new bundle."""
-    classes: ClassTable
-    new_classes: tuple[str, ...]
-    scores: Mapping[str, float | None]
-    """Of the classes that the data labels, on its held-out part or on `val`."""
-    old_before: Mapping[str, float | None]
-    """On `old_val`: the old model; empty without `old_val`."""
-    old_after: Mapping[str, float | None]
-    """On `old_val`: the new model."""
-
-    @property
-    def model(self) -> Model:
-        """The new model, loaded from its bundle."""
-        return Model(store.load(self.path))
 
 
 def learn(
@@ -119,23 +96,28 @@ def learn(
 
     work = directory.training_folder(out)
     request = _request(starting, plan, minutes, iterations, settings)
+    build_fabric(config.training)  # a device that is not there is refused before anything is written
     if fresh:
         directory.put_aside(work)
-    earlier = directory.begun(work)
-    if earlier is not None:
-        directory.refuse_changes(work, request, earlier[1])
-        config = earlier[0]
-        say(f"training      goes on in {work}, {total_iterations(config, plan.amounts)} iterations in all")
-    else:
-        config = _begin(work, config, starting, plan, request, minutes, say)
-    try:
-        results = run(config, work, parts=lesson.parts(), start=directory.start_of(work))
-    except Interrupted as stop:
-        raise Interrupted(
-            f"stopped; what is done is saved in {work}: give the same command to go on", stop.signal_number
-        ) from None
-    before = results.steps[0] if starting.known is not None else None
-    return _finish(out, work, config, plan, before, results.steps[lesson.step], say)
+    with locked(work):  # until the new model is written: a second lesson here would train in the same files
+        known = learned_before(out, work, plan, request)
+        if known is not None:
+            return told(out, work, plan, known, say)
+        earlier = directory.begun(work)
+        if earlier is not None:
+            directory.refuse_changes(work, request, earlier[1])
+            config = earlier[0]
+            say(f"training      goes on in {work}, {total_iterations(config, plan.amounts)} iterations in all")
+        else:
+            config = _begin(work, config, starting, plan, request, minutes, say)
+        try:
+            results = run(config, work, parts=lesson.parts(), start=directory.start_of(work))
+        except Interrupted as stop:
+            raise Interrupted(
+                f"stopped; what is done is saved in {work}: give the same command to go on", stop.signal_number
+            ) from None
+        before = results.steps[0] if starting.known is not None else None
+        return finish(out, work, config, plan, before, results.steps[lesson.step], say)
 
 
 # --- before training -------------------------------------------------------------------------------------------------
@@ -152,12 +134,12 @@ def _begin(
 ) -> RunConfig:
     """Measure how fast this machine is, decide how long to train, and write that down."""
     lesson, amounts = plan.lesson, plan.amounts
-    device = build_fabric(config.training).device  # refused before anything is written
+    device = build_fabric(config.training).device
     scenario = lesson.scenario(config.continual.setting)
     seconds = _seconds_per_iteration(config, starting, lesson)
     wanted = total_iterations(config, amounts)
     if minutes is not None:
-        scored = len(lesson.data(config)[1]) + (2 * len(_old_images(plan.old_data)) if plan.old_data else 0)
+        scored = len(lesson.data(config)[1]) + (2 * len(old_images(plan.old_data)) if plan.old_data else 0)
         fitting = iterations_within(minutes, seconds, scored * seconds / config.training.batch_size)
         config = with_iterations(config, amounts, min(wanted, fitting))
     config = with_pace(config, seconds)
@@ -239,84 +221,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-# --- after training --------------------------------------------------------------------------------------------------
-
-
-def _finish(
-    out: Path,
-    work: Path,
-    config: RunConfig,
-    plan: Plan,
-    before: StepResult | None,
-    after: StepResult,
-    say: Say,
-) -> Learned:
-    """Score, write the new bundle whole, and say what came of it."""
-    lesson, roles = plan.lesson, plan.lesson.roles
-    grown = store.load(directory.new_bundle(work, lesson))
-    scores = {name: after.per_class.get(name) for name in roles.names if name in lesson.scored}
-    old_before: Mapping[str, float | None] = {}
-    old_after: Mapping[str, float | None] = {}
-    classes = grown.classes
-    if plan.old_data is not None:
-        say(f"scoring the old and the new model on {plan.old_data.title}")
-        old_before = _score_old(store.load(directory.old_bundle(work)).model, 0, config, plan, plan.old_data)
-        old_after = _score_old(grown.model, 1, config, plan, plan.old_data)
-        classes = _with_forgetting(classes, roles.old, old_before, old_after)
-    store.save(replace(grown, classes=classes), out)
-    directory.tidy(work)
-
-    say("")
-    if any(value is not None for value in scores.values()):
-        say(f"IoU in % on {_scoring_title(plan)}:")
-        say(messages.outcome(tuple(scores), before.per_class if before is not None else {}, scores))
-    else:
-        say("nothing was scored: no image was left for it; give --val DATA")
-    if plan.old_data is not None:
-        say(f"IoU in % on {plan.old_data.title}, which measures forgetting:")
-        say(messages.forgetting(roles.old, roles.new, old_before, old_after))
-        say(messages.kept(roles.old, old_before, old_after))
-    elif roles.old:
-        say("what was forgotten of the old classes is not measured: give --old-val DATA, images labelled for them")
-    say(f"the new model is in {out}, {len(classes.names)} classes; try `comastre predict {out} IMAGES --out DIR`")
-    say(f"settings and logs of the training are in {work}, which can be deleted")
-    return Learned(out, classes, roles.new, scores, old_before, old_after)
-
-
-def _old_images(old_data: OldData) -> Any:
-    return scoring_part(old_data.source)
-
-
-def _score_old(model: Any, step: int, config: RunConfig, plan: Plan, old_data: OldData) -> Mapping[str, float | None]:
-    """IoU of the classes that the data of old classes shows."""
-    device = build_fabric(config.training).device
-    dataset = plan.lesson.relabelled(_old_images(old_data), old_data.labels)
-    scenario = plan.lesson.scenario(config.continual.setting)
-    # Images may differ in size here even where those of the lesson do not.
-    evaluation = config.evaluation.model_copy(update={"batch_size": 1})
-    config = config.model_copy(update={"evaluation": evaluation})
-    prepared = Prepared(dataset, dataset, scenario)
-    result = evaluate_step(LearnedStep(model.to(device), scenario.tasks[step], prepared, config, device))
-    model.cpu()
-    return keep_scores(result, old_data.scored, plan.lesson.roles).per_class
-
-
-def _with_forgetting(
-    classes: ClassTable, old: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]
-) -> ClassTable:
-    """The class table whose last step also says what was forgotten."""
-    *earlier, last = classes.lineage
-    means = {"old classes before": mean_score(before, old), "old classes after": mean_score(after, old)}
-    known = {name: value if math.isfinite(value) else None for name, value in means.items()}
-    last = last.model_copy(update={"scores": {**last.scores, **known}})
-    return classes.model_copy(update={"lineage": (*earlier, last)})
-
-
-def _scoring_title(plan: Plan) -> str:
-    lesson = plan.lesson
-    if lesson.scoring is None:
-        return f"{len(lesson.held_out)} held-out {'image' if len(lesson.held_out) == 1 else 'images'}"
-    place = lesson.scoring.file or lesson.scoring.root
-    return f"the images for scoring in {place}" if place is not None else str(lesson.scoring)

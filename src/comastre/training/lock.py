@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,9 +60,20 @@ def is_held(out: Path) -> bool:
     return holder is not None and holder.lives
 
 
+_HELD: dict[Path, int] = {}
+"""What this process holds, and in which thread."""
+
+
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Hold the run: a second process gets an error, the lock of a process that died is taken over."""
+    """Hold the run: a second process gets an error, the lock of a process that died is taken over.
+
+    Whoever holds a run may call what holds it too: a lesson holds its folder before, during and after its training.
+    """
+    place, thread = out.resolve(), threading.get_ident()
+    if _HELD.get(place) == thread:
+        yield
+        return
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,11 +83,22 @@ def locked(out: Path) -> Iterator[None]:
         holder = holder_of(out) or "another process"
         raise UserError(f"{out} is in use by {holder}: wait for it, stop it, or name another --out")
     try:
-        write_whole(out / HOLDER, f"{Holder(os.getpid(), socket.gethostname())}\n".encode())
+        _note_holder(out)
+        _HELD[place] = thread
         yield
     finally:
+        _HELD.pop(place, None)
         (out / HOLDER).unlink(missing_ok=True)
         lock.release()
+
+
+def _note_holder(out: Path) -> None:
+    try:
+        write_whole(out / HOLDER, f"{Holder(os.getpid(), socket.gethostname())}\n".encode())
+    except FileNotFoundError:  # put aside by another process, which held it a moment ago
+        raise UserError(f"{out} was just moved aside by another process: give the same command again") from None
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror}; free some space") from error
 
 
 def _taken(lock: FileLock, out: Path) -> bool:
