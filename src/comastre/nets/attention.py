@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -51,13 +53,15 @@ class FeedForward(nn.Module):
 
 
 def initialise_xavier(module: nn.Module) -> None:
-    """Xavier-uniform matrices and zero attention biases, as Mask2Former's decoder starts."""
+    """Xavier-uniform matrices and zero attention biases, as Mask2Former's layers start."""
     for parameter in module.parameters():
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)
     for part in module.modules():
         if isinstance(part, MultiHeadAttention):
             for projection in (part.query_projection, part.key_projection, part.value_projection):
+                # There the three are rows of one (3d, d) matrix: its bound sqrt(6 / 4d) is less than that of (d, d).
+                nn.init.xavier_uniform_(projection.weight, gain=math.sqrt(1 / 2))
                 nn.init.zeros_(projection.bias)
             nn.init.zeros_(part.output_projection.bias)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comastre.config.sections import PixelDecoderConfig
-from comastre.nets.attention import FeedForward
+from comastre.nets.attention import FeedForward, initialise_xavier
 from comastre.nets.deformable_attention import DeformableAttention
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions
@@ -58,11 +58,21 @@ class PixelDecoder(nn.Module):
         )
         self.smooth = _smoothing(config.dim)
         self.mask_projection = nn.Conv2d(config.dim, config.dim, 1)
-        for module in self.modules():
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start as Mask2Former's does, layer by layer (docs/specification.md, Initialisation)."""
+        initialise_xavier(self.projections)
+        for layer in self.layers:
+            assert isinstance(layer, DeformableLayer)
+            initialise_xavier(layer.feedforward)  # its attention has started already, in a way of its own
+        others = [*self.merges.modules(), *self.lateral, *self.smooth, self.mask_projection]
+        for module in others:
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_uniform_(module.weight, a=1)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and module.bias is not None:
+                nn.init.zeros_(module.bias)
 
     def forward(self, features: Sequence[Tensor], padding: Tensor | None = None) -> PixelEmbeddings:
         """`padding` (B, H, W) is true where an image of the batch has no pixels."""
