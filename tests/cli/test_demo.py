@@ -97,7 +97,8 @@ def test_paper_run_has_the_papers_switches_and_the_demos_schedule(tmp_path: Path
     assert settings.optimiser == ours.config.method_settings.optimiser
     assert paper.config.seed == ours.config.seed == 3
     assert paper.config.training == ours.config.training
-    assert set(PAPER) == {"class_decoder", "inference", "matching", "classification", "weights"}
+    assert settings.distillation.mask_loss == "printed"
+    assert set(PAPER) == {"class_decoder", "inference", "matching", "classification", "distillation", "weights"}
 
 
 def test_fine_tuning_differs_in_what_remembers_only(tmp_path: Path) -> None:

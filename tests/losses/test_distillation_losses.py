@@ -27,14 +27,25 @@ WEIGHTS = torch.rand(2, 3) * UNMATCHED
 CANDIDATES, UNIFORM = torch.rand(2, KINDS.candidates, 2), torch.rand(2, KINDS.uniform, 2)
 
 
-def mask_bce_term(new, old, weights=WEIGHTS):
+def mask_terms(new, old, weights, normaliser=None, divergence=True):
     rows = slice(0, len(new))
-    return mask_distillation(new, old, weights, CANDIDATES[rows], UNIFORM[rows], CONFIG)[0]
+    return mask_distillation(new, old, weights, CANDIDATES[rows], UNIFORM[rows], CONFIG, normaliser, divergence)
 
 
-def mask_dice_term(new, old, weights=WEIGHTS):
-    rows = slice(0, len(new))
-    return mask_distillation(new, old, weights, CANDIDATES[rows], UNIFORM[rows], CONFIG)[1]
+def mask_bce_term(new, old, weights=WEIGHTS, normaliser=None):
+    return mask_terms(new, old, weights, normaliser)[0]
+
+
+def mask_dice_term(new, old, weights=WEIGHTS, normaliser=None):
+    return mask_terms(new, old, weights, normaliser)[1]
+
+
+def printed_bce_term(new, old, weights=WEIGHTS, normaliser=None):
+    return mask_terms(new, old, weights, normaliser, divergence=False)[0]
+
+
+def printed_dice_term(new, old, weights=WEIGHTS, normaliser=None):
+    return mask_terms(new, old, weights, normaliser, divergence=False)[1]
 
 
 # Name: (shape of both models' outputs, the term with its weights or its selection).
@@ -46,10 +57,16 @@ TERMS = {
     "class": ((2, 3, 5), class_distillation, UNMATCHED),
     "class score": ((2, 3, 5), class_score_distillation, UNMATCHED),
 }
-every_term = pytest.mark.parametrize(("shape", "term", "weights"), TERMS.values(), ids=TERMS.keys())
+# Of these all but the first test hold, too: as printed, Eq. 4 is above 0 where nothing was forgotten.
+PRINTED = {
+    "printed mask bce": ((2, 3, 6, 6), printed_bce_term, WEIGHTS),
+    "printed mask dice": ((2, 3, 6, 6), printed_dice_term, WEIGHTS),
+}
+ALL = TERMS | PRINTED
+every_term = pytest.mark.parametrize(("shape", "term", "weights"), ALL.values(), ids=ALL.keys())
 
 
-@every_term
+@pytest.mark.parametrize(("shape", "term", "weights"), TERMS.values(), ids=TERMS.keys())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_term_and_its_gradient_are_zero_when_the_old_model_is_the_new_one(shape, term, weights, dtype):
     new = (3 * torch.randn(shape, dtype=dtype)).requires_grad_()
@@ -99,8 +116,9 @@ def test_a_batch_equals_the_mean_of_its_images(shape, term, weights):
     new, old = torch.randn(shape[1:]).expand(shape), torch.randn(shape)
     if len(shape) == 4:  # the second image's points are the second row, so compare with the same points everywhere
         points = (CANDIDATES[:1].expand(2, -1, -1), UNIFORM[:1].expand(2, -1, -1))
-        which = 0 if term is mask_bce_term else 1
-        whole = mask_distillation(new, old, weights, *points, CONFIG)[which]
+        which = 0 if term in (mask_bce_term, printed_bce_term) else 1
+        divergence = term in (mask_bce_term, mask_dice_term)
+        whole = mask_distillation(new, old, weights, *points, CONFIG, divergence=divergence)[which]
     else:
         whole = term(new, old, weights)
     singles = [term(new[image, None], old[image, None], weights[image, None]) for image in range(2)]
@@ -166,6 +184,37 @@ def test_mask_bce_is_cross_entropy_minus_the_old_entropy():
     torch.testing.assert_close(torch.autograd.grad(mask_bce_term(new, old), new), expected)
 
 
+def test_eq_4_as_printed_is_the_mask_loss_with_the_old_mask_as_truth():
+    """Point by point: binary cross-entropy of the soft truth, and dice with plain areas, smoothing 1."""
+    new, old = torch.randn(2, 3, 6, 6, dtype=torch.float64), torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    points = uncertain_points(new, CANDIDATES, UNIFORM, KINDS.important)
+    at_new, at_old = sample_each(new, points).sigmoid(), sample_each(old, points).sigmoid()
+    bce = dice = 0.0
+    for image in range(2):
+        for query in range(3):
+            pairs = list(zip(at_new[image, query].tolist(), at_old[image, query].tolist(), strict=True))
+            share = (WEIGHTS[image, query] / WEIGHTS.sum()).item()
+            bce -= share * sum(o * math.log(n) + (1 - o) * math.log(1 - n) for n, o in pairs) / len(pairs)
+            areas = sum(n + o for n, o in pairs)
+            dice += share * (1 - (2 * sum(n * o for n, o in pairs) + 1) / (areas + 1))
+    assert printed_bce_term(new, old).item() == pytest.approx(bce, rel=1e-6)
+    assert printed_dice_term(new, old).item() == pytest.approx(dice, rel=1e-6)
+
+
+def test_the_two_forms_of_eq_4_differ_where_nothing_was_forgotten():
+    same = torch.randn(2, 3, 6, 6, requires_grad=True)
+    printed, ours = printed_dice_term(same, same.detach()), mask_dice_term(same, same.detach())
+    assert printed > 0.1 and abs(ours.item()) < 1e-6
+    # As printed, masks that are harder than the old ones are better than the old ones themselves.
+    harder = 3 * same
+    assert printed_dice_term(harder, same.detach()) < printed
+    assert mask_dice_term(harder, same.detach()) > ours + 0.01
+    # The cross-entropies differ by a constant: the entropy of the old masks.
+    old = torch.randn(2, 3, 6, 6)
+    gradients = [torch.autograd.grad(term(same, old), same)[0] for term in (printed_bce_term, mask_bce_term)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_soft_dice_by_hand_and_equal_to_the_usual_form_on_hard_masks():
     new, old = torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])
     assert soft_dice(new, old).item() == pytest.approx(1 - (2 * 0.5 + 1) / (0.5 + 1 + 1))
@@ -194,9 +243,4 @@ def test_weights_survive_images_without_unmatched_queries_and_vanishing_scores()
 def test_a_given_normaliser_replaces_the_sum_of_weights(shape, term, weights):
     new, old = torch.randn(shape), torch.randn(shape)
     total = weights.sum().item()
-    if len(shape) == 4:
-        which = 0 if term is mask_bce_term else 1
-        given = mask_distillation(new, old, weights, CANDIDATES, UNIFORM, CONFIG, 3 * total)[which]
-    else:
-        given = term(new, old, weights, 3 * total)
-    torch.testing.assert_close(given, term(new, old, weights) / 3)
+    torch.testing.assert_close(term(new, old, weights, 3 * total), term(new, old, weights) / 3)

@@ -24,11 +24,16 @@ _OPTIMISER = (
 )
 _BATCH_NORM = "freeze_batch_norm_later"
 
+AS_IT_WAS: Mapping[str, Any] = {"distillation": {"mask_loss": "divergence"}}
+"""What CoMasTRe did before there was a field for it, where today's default does something else."""
+
 
 def upgraded(settings: Mapping[str, Any], section: str) -> dict[str, Any]:
     """The settings in today's layout, whose method's section is called `section`."""
     given = dict(settings)
     moved: dict[str, Any] = {}
+    if all(name in given for name in ("model", *LOSS_SECTIONS)):  # a whole file, as a run writes it
+        moved = {section: AS_IT_WAS}
     model = given.get("model")
     if isinstance(model, Mapping):
         del given["model"]
@@ -36,7 +41,7 @@ def upgraded(settings: Mapping[str, Any], section: str) -> dict[str, Any]:
         for name in ("size", "backbone"):
             if name in inside:
                 moved[name] = inside.pop(name)
-        moved[section] = inside
+        moved = merge(moved, {section: inside})
     for name in LOSS_SECTIONS:
         if name in given and section != name:
             moved = merge(moved, {section: {name: given.pop(name)}})

@@ -1,7 +1,7 @@
 """What the old model passes on: objectness (Eq. 3 to 5) and class distillation.
 
 Query i of the old model corresponds to query i of the new one. No gradient flows to the old model, and every term and
-its gradient is 0 where the new model says what the old one says.
+its gradient is 0 where the new model says what the old one says; not so Eq. 4 as it is printed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comastre.config.sections import MaskLossConfig
+from comastre.losses.masks import mask_bce, mask_dice
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
 from comastre.losses.reduce import mean_over, normaliser_of
 from comastre.nets.precision import upcast
@@ -62,17 +63,21 @@ def mask_distillation(
     uniform: Tensor,
     config: MaskLossConfig,
     normaliser: Tensor | float | None = None,
+    divergence: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Eq. 4: (BCE, dice) of new against old mask logits (B, N, h, w), weighted by `proposal_weights` (B, N).
 
-    On points that are uncertain for the new model, as in the mask loss. From the cross-entropy the entropy of the old
-    mask is taken off: a KL divergence, with the same gradient, that is 0 where nothing was forgotten.
+    On points that are uncertain for the new model, as in the mask loss. As printed it is the mask loss with the old
+    soft mask as the truth. With `divergence` (ours) it is 0 where nothing was forgotten: the entropy of the old mask is
+    taken off the cross-entropy, which has no gradient, and dice is `soft_dice`.
     """
     old_masks = old_masks.detach()
     if normaliser is None:
         normaliser = normaliser_of(weights.sum())  # once for both
     points = uncertain_points(new_masks, candidates, uniform, PointCounts.of(config).important)  # (B, N, P, 2)
     new, old = sample_each(new_masks, points), sample_each(old_masks, points)  # (B, N, P)
+    if not divergence:
+        return mask_bce(new, old.sigmoid(), weights, normaliser), mask_dice(new, old.sigmoid(), weights, normaliser)
     bce = mean_over(bernoulli_divergence(new, old).mean(-1), weights, normaliser)
     dice = mean_over(soft_dice(new.sigmoid(), old.sigmoid()), weights, normaliser)
     return bce, dice

@@ -125,6 +125,8 @@ class DistillationConfig(Section):
     """Distil objectness scores (Eq. 3)."""
     mask: bool = True
     """Distil mask proposals (Eq. 4)."""
+    mask_loss: Literal["printed", "divergence"] = "printed"
+    """Eq. 4 as printed, or a form that is 0 where nothing was forgotten (ours)."""
     position: bool = True
     """Distil positional embeddings (Eq. 5)."""
     unmatched_classes: bool = True
@@ -247,6 +249,7 @@ PAPER: Mapping[str, Any] = {
     "inference": {"alpha": 0.8},
     "matching": {"objectness_cost": 0.0},
     "classification": {"negatives_for_new": False, "negatives_for_old": False, "across_tasks": False},
+    "distillation": {"mask_loss": "printed"},
     "weights": {
         "classification": 2.0,
         "score_kd": 1.0,

@@ -91,7 +91,14 @@ def _distil_layer(step: Step, new: Proposals, old: Proposals, unmatched: Tensor)
         weights = proposal_weights(old.objectness_logits, unmatched, config.distillation.beta)  # (B, N)
     if switches.mask_kd:
         terms["mask_kd_bce"], terms["mask_kd_dice"] = mask_distillation(
-            new.mask_logits, old.mask_logits, weights, step.candidates, step.uniform, config.masks, images
+            new.mask_logits,
+            old.mask_logits,
+            weights,
+            step.candidates,
+            step.uniform,
+            config.masks,
+            images,
+            divergence=config.distillation.mask_loss == "divergence",
         )
     if switches.computes("position_kd"):
         terms["position_kd"] = position_distillation(new.embeddings, old.embeddings, weights, images)
