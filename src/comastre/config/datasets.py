@@ -98,16 +98,12 @@ def datasets() -> Mapping[str, DatasetSpec]:
 
 def find_dataset(name: str) -> DatasetSpec:
     """The dataset of that name, or one sentence with the name that was probably meant."""
-    known = datasets()
-    if name in known:
-        return known[name]
-    if name in installed().problems:
-        raise UserError(f"the dataset {installed().problems[name]}.")
-    if not known:
-        raise UserError("no dataset is known, not even our own: install this package (pip install .), or again.")
+    return installed().find(name, "dataset", _hint)
+
+
+def _hint(name: str) -> str:
     near = near_dataset(name)
-    hint = f"did you mean {near}?" if near else f"the datasets are {', '.join(known)}."
-    raise UserError(f"there is no dataset '{name}': {hint}")
+    return f"did you mean {near}?" if near else f"the datasets are {', '.join(datasets())}."
 
 
 def near_dataset(name: str) -> str | None:

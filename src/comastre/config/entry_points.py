@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Generic, Protocol, TypeVar
+
+from comastre.errors import UserError
 
 OURS = "comastre"
 
@@ -30,6 +32,16 @@ class Found(Generic[Spec]):
     """Which package brings each."""
     problems: Mapping[str, str]
     """One sentence per name that some package gives but that cannot be used."""
+
+    def find(self, name: str, kind: str, hint: Callable[[str], str]) -> Spec:
+        """The value of that name, or one sentence that ends with the caller's `hint` at what may have been meant."""
+        if name in self.specs:
+            return self.specs[name]
+        if name in self.problems:
+            raise UserError(f"the {kind} {self.problems[name]}")
+        if not self.specs:
+            raise UserError(f"no {kind} is known, not even our own: install this package (pip install .), or again")
+        raise UserError(f"there is no {kind} {name!r}: {hint(name)}")
 
 
 def find_specs(group: str, kind: type[Spec]) -> Found[Spec]:

@@ -14,7 +14,6 @@ from functools import cache
 
 from comastre.config.entry_points import OURS, Found, find_specs
 from comastre.config.sections import MethodConfig
-from comastre.errors import UserError
 
 GROUP = "comastre.methods"
 DEFAULT = "comastre"
@@ -81,16 +80,12 @@ def methods() -> Mapping[str, MethodSpec]:
 
 def find(name: str) -> MethodSpec:
     """The method of that name, or one sentence with the names that it may have meant."""
-    known = methods()
-    if name in known:
-        return known[name]
-    if name in installed().problems:
-        raise UserError(f"the method {installed().problems[name]}")
-    if not known:
-        raise UserError("no method is known, not even our own: install this package (pip install .), or again")
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`comastre methods` lists those that are installed"
-    raise UserError(f"there is no method {name!r}: {hint}")
+    return installed().find(name, "method", _near_names)
+
+
+def _near_names(name: str) -> str:
+    near = difflib.get_close_matches(name, methods(), n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else "`comastre methods` lists those that are installed"
 
 
 def title_of(name: str) -> str:
