@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from comastre.cli import main as cli
 from comastre.errors import UserError
 from comastre.evaluation import image_progress
 from comastre.evaluation.image_progress import ImageProgress
+from comastre.files import write_whole
 from comastre.prediction.image_files import ImageFile, find_images
 from comastre.prediction.run import check_targets, predict_files
 
@@ -155,8 +158,8 @@ def test_earlier_results_are_replaced_only_when_asked(
 def test_an_image_is_never_replaced_by_a_result(tmp_path: Path) -> None:
     files = [ImageFile(tmp_path / "b.png", Path("b")), ImageFile(tmp_path / "b.labels.png", Path("b.labels"))]
     with pytest.raises(UserError, match=r"b\.labels\.png is one of the images"):
-        check_targets(files, tmp_path, overwrite=True)
-    check_targets(files, tmp_path / "out", overwrite=True)
+        check_targets(files, tmp_path)
+    check_targets(files, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -194,6 +197,101 @@ def test_what_is_too_large_together_is_done_one_by_one(
     assert len(outcome.written) == 3
     (sentence,) = outcome.failed
     assert "huge.png (64 x 64) needs more memory than there is: give --max-side" in sentence
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_killed_it_goes_on_where_it_stopped(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(4):
+        write(tmp_path / "images" / f"{number}.png", seed=number)
+    out, command = tmp_path / "out", (tiny_bundle, tmp_path / "images", "--out", tmp_path / "out", "--batch-size", 1)
+    assert predict(tiny_bundle, tmp_path / "images", "--out", tmp_path / "straight", "--batch-size", 1) == 0
+    written: list[Path] = []
+
+    def killed(path: Path, content: bytes) -> None:
+        if len(written) == 4:  # the second image has its list of segments and no more
+            raise KeyboardInterrupt
+        written.append(path)
+        write_whole(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("comastre.prediction.result.write_whole", killed)
+        assert predict(*command) == 130
+    assert {file.name for file in out.iterdir()} == {
+        "0.labels.png",
+        "0.overlay.jpg",
+        "0.segments.json",
+        "1.segments.json",
+    }
+    finished = {file: file.stat().st_ino for file in out.glob("0.*")}
+    capsys.readouterr()
+    assert predict(*command) == 0
+    assert capsys.readouterr().out.startswith("3 images segmented in ")
+    assert {file: file.stat().st_ino for file in out.glob("0.*")} == finished
+    straight = {file.name: file.read_bytes() for file in (tmp_path / "straight").iterdir()}
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == straight
+
+    assert predict(*command) == 0
+    assert f"nothing is left to do: the results of all 4 images are in {out}" in capsys.readouterr().out
+    for other in (["--max-side", "16"], ["--alpha", "0.5"]):  # of other settings: not ours to replace
+        assert predict(*command, *other) == 1
+        assert "0.labels.png and 11 more results would be replaced" in capsys.readouterr().err
+    write(tmp_path / "images" / "2.png", seed=9)
+    later = (out / "2.segments.json").stat().st_mtime + 1
+    os.utime(tmp_path / "images" / "2.png", (later, later))
+    assert predict(*command) == 1
+    assert "2.labels.png and 2 more results would be replaced" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_no_label_map_without_its_overlay(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, out = write(tmp_path / "a.png"), tmp_path / "out"
+    assert predict(tiny_bundle, image, "--out", out) == 0
+
+    def full(path: Path, content: bytes) -> None:
+        if path.suffix == ".jpg":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_whole(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("comastre.prediction.result.write_whole", full)
+        assert predict(tiny_bundle, image, "--out", tmp_path / "new") == 1
+        said = capsys.readouterr().err
+        assert "No space left on device; with more space" in said and said.count("\n") == 1
+        assert predict(tiny_bundle, image, "--out", out, "--overwrite") == 1  # the old one is not mixed with the new
+    for folder in (tmp_path / "new", out):
+        assert not list(folder.glob("*.labels.png"))
+    assert predict(tiny_bundle, image, "--out", tmp_path / "new") == 0
+
+
+# --- how a model predicts --------------------------------------------------------------------------------------------
+
+
+def test_fields_of_predictions_can_be_given(
+    tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, out = write(tmp_path / "a.png"), tmp_path / "out"
+    model = comastre.load(tiny_bundle)
+    highest = float(model.predict(image).objectness.max())
+    assert predict(tiny_bundle, image, "--out", out, "--alpha", highest) == 0
+    assert "nothing in 1" in capsys.readouterr().out  # nothing is surer than that
+    above = model.adjusted(alpha=highest)
+    assert not above.predict(image).segments
+    assert model.predict(image).segments and model.adjusted().predict(image).segments
+    for flags, sentence in (
+        (["--alpha", "2"], "inference.alpha"),
+        (["--clip", "2"], "--comastre.optimiser is for training: leave it away"),
+        (["--alhpa", "0.5"], "there is no field --alhpa: did you mean"),
+    ):
+        assert predict(tiny_bundle, image, "--out", tmp_path / "other", *flags) in (1, 2)
+        said = capsys.readouterr().err
+        assert sentence in said and said.count("\n") == 1
+    with pytest.raises(UserError, match=r"has no field short for predictions: it has alpha, "):
+        model.adjusted(short=1)
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

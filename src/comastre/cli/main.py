@@ -57,6 +57,8 @@ VERBS: dict[str, Callable[..., int]] = {
 }
 # Others that take fields of the configuration refer to the list of `comastre train --help`.
 LIST_FIELDS = ("train", "pretrain")
+# These get a model where the others get settings.
+TAKE_MODELS = ("learn", "predict")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -171,18 +173,19 @@ def _read(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable[
             say(field_help(named_method(rest) or _meant_method(name, rest) or DEFAULT))
         raise SystemExit(DONE)
     options = [parameter.replace("_", "-") for parameter in parameters]
-    overrides, own = split_overrides(rest, options, _meant_method(name, rest))
+    part = "inference" if name == "predict" else ""
+    overrides, own = split_overrides(rest, options, _meant_method(name, rest), part)
     return functools.partial(_parse(verb, name, own), overrides=overrides)
 
 
 def _meant_method(name: str, rest: Sequence[str]) -> str | None:
-    """The method that a preset, a YAML file or, for `learn`, a model names; None where it can't be told yet."""
+    """The method that a preset, a YAML file or, where a model is given, a model names; None where it can't be told."""
     source = next((argument for argument in rest if not argument.startswith("-")), None)
     if source is None:
         return None
     # What is wrong with a source is told by whoever reads it to use it.
     with contextlib.suppress(UserError, OSError, ValueError):
-        if name == "learn":
+        if name in TAKE_MODELS:
             described = json.loads(Path(source).joinpath("config.json").read_text(encoding="utf-8"))
             return find(described["method"]).name if isinstance(described, dict) and "method" in described else None
         return str(read_settings(source)["method"])

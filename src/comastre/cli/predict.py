@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from comastre.config.overrides import UsageError
 from comastre.text import complain, say
 
 ModelName = Annotated[str, tyro.conf.arg(metavar="MODEL")]
@@ -23,10 +25,13 @@ def predict(
     batch_size: int = 8,
     max_side: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
 ) -> int:
     """Segment images with a trained model: label maps, overlays with a legend, and lists of segments.
 
-    What cannot be read is reported at the end and does not stop the rest; the exit code is then 1.
+    What cannot be read is reported at the end and does not stop the rest; the exit code is then 1. Stopped, the same
+    command goes on: finished results are kept. Fields that the model's method has for predictions can be given too,
+    such as --alpha 0.5 for a model of CoMasTRe.
 
     Args:
         model: Folder of a model bundle, or its id on the hub.
@@ -37,11 +42,13 @@ def predict(
         batch_size: Images of one size that are segmented at once.
         max_side: Reduce larger images to this long side before the model sees them; results keep the image's size.
         overwrite: Replace results that are already there.
+        overrides: Fields from the command line, already split off.
     """
+    adjust = _of_predictions(overrides or {})
     from comastre.prediction.run import predict_files, render
 
     outcome = predict_files(
-        model, images, out, device=device, batch_size=batch_size, max_side=max_side, overwrite=overwrite
+        model, images, out, device=device, batch_size=batch_size, max_side=max_side, overwrite=overwrite, adjust=adjust
     )
     say(render(outcome, out))
     if not outcome.failed:
@@ -51,3 +58,14 @@ def predict(
     number = len(outcome.failed)
     complain(f"{number:,} {'image' if number == 1 else 'images'} could not be segmented")
     return 1
+
+
+def _of_predictions(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a method's part for predictions; others are for training."""
+    adjust: dict[str, Any] = {}
+    for section, values in overrides.items():
+        for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
+            if name != "inference" or not isinstance(value, Mapping):
+                raise UsageError(f"--{f'{section}.{name}'.rstrip('.')} is for training: leave it away")
+            adjust |= value
+    return adjust

@@ -96,14 +96,18 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else "`comastre train --help` lists all fields"
 
 
-def find_field(name: str, method: str = methods.DEFAULT) -> ConfigField:
-    """The field with this dotted name, of which leading sections may be left out where that is unique."""
+def find_field(name: str, method: str = methods.DEFAULT, part: str = "") -> ConfigField:
+    """The field with this dotted name, of which leading sections may be left out where that is unique.
+
+    Of several, the one in the `part` of a method's section is meant where there is one.
+    """
     fields = {field.name: field for field in config_fields(method)}
     wanted = name.replace("-", "_")
     for asked in filter(None, (wanted, renamed(wanted))):
         if asked in fields:
             return fields[asked]
         matches = [full for full in fields if full.endswith(f".{asked}")]
+        matches = [full for full in matches if full.endswith(f".{part}.{asked}")] or matches
         if len(matches) == 1:
             return fields[matches[0]]
         if matches:
@@ -152,12 +156,12 @@ def named_method(arguments: Sequence[str]) -> str | None:
 
 
 def split_overrides(
-    arguments: Sequence[str], own_options: Sequence[str], method: str | None = None
+    arguments: Sequence[str], own_options: Sequence[str], method: str | None = None, part: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
     """Overrides among the arguments as a nested dict, and the arguments that are not overrides.
 
     `own_options` are the verb's own options (without dashes), which are left alone together with their values. The
-    fields are those of the method that the arguments name, else of `method`.
+    fields are those of the method that the arguments name, else of `method`; `part` as in `find_field`.
     """
     method = named_method(arguments) or method or methods.DEFAULT
     overrides: dict[str, Any] = {}
@@ -169,7 +173,7 @@ def split_overrides(
         if not argument.startswith("--") or name.replace("_", "-") in own_options:
             rest.append(argument)
             continue
-        field = find_field(name, method)
+        field = find_field(name, method, part)
         if not equals:
             has_value = bool(waiting) and not waiting[0].startswith("--")
             if not has_value and field.annotation is not bool:

@@ -18,6 +18,7 @@ from comastre.bundle import hub, store
 from comastre.class_table import ClassTable, Colour
 from comastre.data.images import read_image
 from comastre.errors import UserError
+from comastre.prediction.adjust import adjusted
 from comastre.prediction.result import Prediction
 
 ImageLike = Image.Image | np.ndarray | str | Path
@@ -89,6 +90,14 @@ class Model:
                 f"device {str(device)!r} cannot be used ({reason}): `comastre doctor` lists the devices"
             ) from error
         return self
+
+    def adjusted(self, **fields: Any) -> Model:
+        """The same weights with other thresholds, such as `alpha`: any field that the model's method has for that.
+
+        >>> model.adjusted(alpha=0.9).predict("photo.png").segments
+        ()
+        """
+        return Model(adjusted(self.bundle, fields))
 
     def predict(self, image: ImageLike, *, max_side: int | None = None) -> Prediction:
         """Segment a PIL image, an array (H, W, 3) (uint8, or float in 0..1) or an image file.

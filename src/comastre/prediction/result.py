@@ -98,8 +98,11 @@ class Prediction:
         entries = [(each.name, each.label, each.score) for each in self.segments]
         return draw_overlay(self.image, self.segment_map, entries)
 
-    def save(self, path: str | Path, *, overwrite: bool = False) -> tuple[Path, Path, Path]:
+    def save(self, path: str | Path, *, overwrite: bool = False, **notes: str) -> tuple[Path, Path, Path]:
         """Write PATH.labels.png (values are labels), PATH.overlay.jpg and PATH.segments.json; gives their paths.
+
+        `notes` are kept in the last of them. It is written first and the label map last, so that a label map means that
+        the whole result is there.
 
         >>> [file.name for file in model.predict("photo.png").save("results/photo")]
         ['photo.labels.png', 'photo.overlay.jpg', 'photo.segments.json']
@@ -108,15 +111,22 @@ class Prediction:
         existing = [file for file in files if file.exists()]
         if existing and not overwrite:
             raise UserError(f"{existing[0]} is already there: choose another name, or ask to overwrite it")
-        content = json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n"
-        picture = label_picture(self.label_map, self.classes.colours)
+        text = json.dumps({**self.as_json(), **notes}, indent=1, ensure_ascii=False) + "\n"
+        contents = {
+            segments: text.encode(),
+            overlay: _encoded(self.plot(), "JPEG", quality=92, subsampling=0),
+            labels: _encoded(label_picture(self.label_map, self.classes.colours), "PNG"),
+        }
         try:
             labels.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(labels, _encoded(picture, "PNG"))
-            write_whole(overlay, _encoded(self.plot(), "JPEG", quality=92, subsampling=0))
-            write_whole(segments, content.encode())
+            labels.unlink(missing_ok=True)  # where others are replaced, it is not of this result until it is written
+            for file, content in contents.items():
+                write_whole(file, content)
         except OSError as error:
-            raise UserError(f"results cannot be written to {labels.parent}: {error}") from error
+            raise UserError(
+                f"results cannot be written to {labels.parent}: {error}; with more space, or where you may write, give "
+                "the same command again: finished results are kept"
+            ) from error
         return files
 
     def as_json(self) -> dict[str, Any]:

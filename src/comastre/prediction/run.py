@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from comastre.data.images import image_size, read_image
 from comastre.errors import UserError
 from comastre.evaluation.image_progress import ImageProgress
+from comastre.prediction.earlier import left_to_do, made_by
 from comastre.prediction.image_files import ImageFile, find_images
 from comastre.prediction.model import Model, load
 from comastre.prediction.result import Prediction, result_files
@@ -33,6 +35,8 @@ class Outcome:
     """How many images show each class."""
     empty: int = 0
     """Images in which nothing was found."""
+    kept: int = 0
+    """Images whose results an earlier start of the same command left."""
     seconds: float = 0.0
 
 
@@ -45,21 +49,29 @@ def predict_files(
     batch_size: int = 8,
     max_side: int | None = None,
     overwrite: bool = False,
+    adjust: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> Outcome:
-    """Write the results of every image to the folder `out`; what cannot be read is left out and reported."""
+    """Write the results of every image to the folder `out`; what cannot be read is left out and reported.
+
+    Started again, it keeps finished results of the same model and settings. `adjust` are fields that the model's method
+    reads when it predicts.
+    """
     if batch_size < 1:
         raise UserError(f"--batch-size is {batch_size} but must be 1 or more")
     if max_side is not None and max_side < 1:
         raise UserError(f"--max-side is {max_side} but must be 1 or more")
     images = find_images(sources, leave_out=out)
-    check_targets(images, out, overwrite)
-    model = load(model_name).to(device)
-    outcome, began = Outcome(), time.perf_counter()
-    with ImageProgress("segmenting", len(images), console) as progress:
-        for batch in batches(images, batch_size, outcome):
+    check_targets(images, out)
+    model = load(model_name).adjusted(**(adjust or {})).to(device)
+    maker = made_by(model.bundle, {"max_side": max_side})
+    waiting = left_to_do(images, out, maker, overwrite)
+    outcome, began = Outcome(kept=len(images) - len(waiting)), time.perf_counter()
+    with ImageProgress("segmenting", len(waiting), console) as progress:
+        for batch in batches(waiting, batch_size, outcome):
             for image, prediction in segmented(model, batch, max_side, outcome):
-                outcome.written.append(prediction.save(out / image.name, overwrite=overwrite)[0])
+                left_to_do([image], out, maker, overwrite)  # another command may have written there meanwhile
+                outcome.written.append(prediction.save(out / image.name, overwrite=True, made_by=maker)[0])
                 outcome.images_with.update({each.name for each in prediction.segments})
                 outcome.empty += not prediction.segments
             progress.advance(len(outcome.written) + len(outcome.failed) - progress.done)
@@ -67,8 +79,8 @@ def predict_files(
     return outcome
 
 
-def check_targets(images: Sequence[ImageFile], out: Path, overwrite: bool) -> None:
-    """Refuse to write over images, ever, and over earlier results unless asked; before any work is done."""
+def check_targets(images: Sequence[ImageFile], out: Path) -> None:
+    """Refuse to write over images, ever; before any work is done."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give the name of a folder")
     given = {image.path.absolute() for image in images}
@@ -76,12 +88,6 @@ def check_targets(images: Sequence[ImageFile], out: Path, overwrite: bool) -> No
     over_image = next((file for file in targets if file.absolute() in given), None)
     if over_image is not None:
         raise UserError(f"{over_image} is one of the images and would be replaced by a result: choose another --out")
-    existing = [] if overwrite else [file for file in targets if file.exists()]
-    if existing:
-        more = f" and {len(existing) - 1:,} more results" if existing[1:] else ""
-        raise UserError(
-            f"{existing[0]}{more} would be replaced: choose another --out, or give --overwrite if they may go"
-        )
 
 
 def batches(images: Sequence[ImageFile], batch_size: int, outcome: Outcome) -> Iterator[list[ImageFile]]:
@@ -127,8 +133,11 @@ def segmented(
 
 def render(outcome: Outcome, out: Path) -> str:
     """What a user should know at the end, in one or two lines."""
-    number = len(outcome.written)
+    number, before = len(outcome.written), f"{outcome.kept:,} {'was' if outcome.kept == 1 else 'were'} done before"
+    if outcome.kept and not number and not outcome.failed:
+        return f"nothing is left to do: the results of all {outcome.kept:,} images are in {out}"
     lines = [f"{number:,} {'image' if number == 1 else 'images'} segmented in {outcome.seconds:.1f} s"]
+    lines[0] += f" ({before})" if outcome.kept else ""
     if number:
         found = [f"{name} in {images:,}" for name, images in outcome.images_with.most_common(8)]
         others = len(outcome.images_with) - len(found)
