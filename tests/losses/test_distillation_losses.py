@@ -1,6 +1,7 @@
 """Distillation: torch.distributions, hand-computed values, gradients, and zero where nothing was forgotten."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -55,6 +56,7 @@ TERMS = {
     "mask dice": ((2, 3, 6, 6), mask_dice_term, WEIGHTS),
     "position": ((2, 3, 8), position_distillation, WEIGHTS),
     "class": ((2, 3, 5), class_distillation, UNMATCHED),
+    "class from old": ((2, 3, 5), partial(class_distillation, from_old=True), UNMATCHED),
     "class score": ((2, 3, 5), class_score_distillation, UNMATCHED),
 }
 # Of these all but the first test hold, too: as printed, Eq. 4 is above 0 where nothing was forgotten.
@@ -147,6 +149,18 @@ def test_class_equals_the_categorical_divergence_of_new_from_old():
     new, old = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
     expected = kl_divergence(Categorical(logits=new), Categorical(logits=old))[UNMATCHED].mean()
     torch.testing.assert_close(class_distillation(new, old, UNMATCHED), expected)
+
+
+def test_class_from_old_equals_the_categorical_divergence_of_old_from_new():
+    new, old = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
+    expected = kl_divergence(Categorical(logits=old), Categorical(logits=new))[UNMATCHED].mean()
+    found = class_distillation(new, old, UNMATCHED, from_old=True)
+    torch.testing.assert_close(found, expected)
+    # Hand-computed, old (3/4, 1/4), new (1/2, 1/2): 3/4 log(3/2) + 1/4 log(1/2), and 1/2 log(2/3) + 1/2 log 2.
+    new, old = torch.zeros(1, 1, 2), torch.tensor([[[3.0, 1.0]]]).log()
+    one = torch.ones(1, 1, dtype=torch.bool)
+    assert class_distillation(new, old, one, from_old=True).item() == pytest.approx(0.1308120, abs=1e-6)
+    assert class_distillation(new, old, one).item() == pytest.approx(0.1438410, abs=1e-6)
 
 
 def test_class_score_sums_bernoulli_divergences_and_sees_all_logits_sink_together():

@@ -1,4 +1,4 @@
-"""How every layer starts: bounds computed by hand from Mask2Former's rules, and measured on what torch itself builds."""
+"""How every layer starts: bounds computed by hand from Mask2Former's rules, or measured on torch's own layers."""
 
 import math
 import re

@@ -98,11 +98,17 @@ def class_distillation(
     old_logits: Tensor,
     valid: Tensor,
     normaliser: Tensor | float | None = None,
+    from_old: bool = False,
 ) -> Tensor:
-    """KL(p || p_old) of the softmax over the old classes, logits (B, M, C_old), mean over valid (B, M) proposals."""
+    """KL(p || p_old) of the softmax over the old classes, logits (B, M, C_old), mean over valid (B, M) proposals.
+
+    That is the printed direction, which mostly asks that nothing is likely now that was not before. With `from_old` it
+    is KL(p_old || p), which asks that everything is still likely that was.
+    """
     new = upcast(new_logits).log_softmax(-1)
     old = upcast(old_logits.detach()).log_softmax(-1)
-    return mean_over((new.exp() * (new - old)).sum(-1), valid, normaliser)
+    one, other = (old, new) if from_old else (new, old)
+    return mean_over((one.exp() * (one - other)).sum(-1), valid, normaliser)
 
 
 def class_score_distillation(

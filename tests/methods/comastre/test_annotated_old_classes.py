@@ -96,10 +96,11 @@ def every_class_at_once(model, old, images, targets, config):
     return focal_loss(logits, targets.labels, valid, config.classification.gamma, valid.sum())
 
 
-def test_cross_entropy_too_runs_over_the_labelled_classes_only():
+@pytest.mark.parametrize("form", ["binary", "new_classes"])
+def test_cross_entropy_too_runs_over_the_labelled_classes_only(form):
     model, old = small.later_learner()
     images, targets = labelled((1,))
-    config = small.loss_config(classification={"loss": "cross_entropy"})
+    config = small.loss_config(classification={"loss": "cross_entropy", "cross_entropy": form})
     before = terms_of(model, old, images, targets, config, (1,))["classification"]
     with torch.no_grad():
         model.class_decoder.classifiers[0].bias[0] += 5.0  # a class that the data does not label

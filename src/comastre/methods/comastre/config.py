@@ -109,7 +109,9 @@ class ModelConfig(Decoders):
 
 class ClassificationConfig(Section):
     loss: Literal["focal", "cross_entropy"] = "focal"
-    """Recognition loss over the current classes (paper Table 7)."""
+    """Recognition loss (paper Table 7)."""
+    cross_entropy: Literal["binary", "new_classes", "all_classes"] = "binary"
+    """What cross_entropy means: class by class (gamma 0), or a softmax over the step's classes, or over all so far."""
     gamma: Weight = 2.0
     """Focusing strength of the focal loss."""
     negatives_for_new: bool = False
@@ -118,6 +120,21 @@ class ClassificationConfig(Section):
     """New objects are negatives for the old classes, in place of matched class distillation (ours)."""
     across_tasks: bool = False
     """Old and new classes compete in one softmax, as they do in a prediction (ours)."""
+
+    @property
+    def class_by_class(self) -> bool:
+        """Whether classes do not compete: each has a sigmoid of its own."""
+        return self.loss == "focal" or self.cross_entropy == "binary"
+
+    @property
+    def focus(self) -> float:
+        """Gamma of Eq. 2; without focusing it is binary cross-entropy."""
+        return self.gamma if self.loss == "focal" else 0.0
+
+    @property
+    def over_all_classes(self) -> bool:
+        """Whether a softmax runs over the classes of old tasks, too."""
+        return not self.class_by_class and self.cross_entropy == "all_classes"
 
 
 class DistillationConfig(Section):
@@ -137,6 +154,8 @@ class DistillationConfig(Section):
     """Auxiliary old-versus-new classifier (DER, DyTox)."""
     class_scores: Literal["softmax", "sigmoid"] = "softmax"
     """Distil the softmax over old classes (paper), or each class's own probability (ours): it sees all sink at once."""
+    class_direction: Literal["new_old", "old_new"] = "new_old"
+    """Of the softmax: KL(new || old), as printed, or KL(old || new), as DyTox and most others have it."""
     beta: Weight = 2.0
     """Strength of the objectness re-weighting of Eq. 4 and 5."""
     alpha: Share = 0.8
@@ -186,7 +205,7 @@ class LossWeights(Section):
     matched_class_kd: Weight = 1.0
     """Class distillation of new objects, times `classification`."""
     auxiliary: Weight = 0.1
-    """Auxiliary old-versus-new loss."""
+    """Auxiliary old-versus-new loss: 0.1 is DyTox's; the paper's sum shows no weight, which would be 1."""
     negatives_for_new: Weight = 1.0
     """Old objects as negatives for new classes (ours), times `classification`."""
     negatives_for_old: Weight = 1.0

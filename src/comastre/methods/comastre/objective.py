@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from comastre.losses.distillation import (
 from comastre.losses.masks import matched_mask_losses
 from comastre.losses.objectness import objectness_loss
 from comastre.methods.comastre.class_decoder import Recognition
+from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre.step import Learner, Step, StepInputs, prepare
 from comastre.nets.outputs import Proposals, take_queries
 
@@ -114,7 +116,8 @@ def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor
     both = torch.cat((matched_query, objects.query), dim=1)  # (B, G + U)
 
     # Old tasks are decoded only for terms that look at their classes.
-    first_task = 0 if switches.old_logits or step.labelled_old else len(model.tasks) - 1
+    whole = config.over_all_classes and switches.computes("classification")
+    first_task = 0 if switches.old_logits or step.labelled_old or whole else len(model.tasks) - 1
     skipped = sum(model.tasks[:first_task])
     recognised = _decode(step.new, both, first_task)
     matched_logits, object_logits = recognised.class_logits.split([matched.shape[1], objects.query.shape[1]], dim=1)
@@ -122,10 +125,10 @@ def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor
 
     terms: dict[str, Tensor] = {}
     if switches.computes("classification"):
-        learned, own_labels = _labelled_classes(step, matched_logits, skipped)
+        learned, own_labels = (matched_logits, labels) if whole else _labelled_classes(step, matched_logits, skipped)
         terms["classification"] = (
-            focal_loss(learned, own_labels, matched, config.gamma, counts.matched)
-            if config.loss == "focal"
+            focal_loss(learned, own_labels, matched, config.focus, counts.matched)
+            if config.class_by_class
             else cross_entropy_loss(learned, own_labels, matched, counts.matched)
         )
     if switches.computes("negatives_for_old"):
@@ -148,8 +151,7 @@ def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor
         )
     if step.old is not None and (switches.class_kd or switches.computes("across_tasks")):
         of_matched, of_objects = _decode_with_old(step, step.old)
-        by_class = step.config.distillation.class_scores == "sigmoid"
-        distil = class_score_distillation if by_class else class_distillation
+        distil = _class_distillation(step.config.distillation)
         if switches.computes("across_tasks"):
             terms["across_tasks"] = across_tasks_loss(
                 matched_logits,
@@ -167,6 +169,12 @@ def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor
                 object_logits[..., old_classes], of_objects, objects.valid, counts.old_objects
             )
     return terms
+
+
+def _class_distillation(config: DistillationConfig) -> Callable[..., Tensor]:
+    if config.class_scores == "sigmoid":
+        return class_score_distillation
+    return partial(class_distillation, from_old=config.class_direction == "old_new")
 
 
 def _labelled_classes(step: Step, logits: Tensor, skipped: int) -> tuple[Tensor, Tensor]:
