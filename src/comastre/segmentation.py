@@ -104,10 +104,12 @@ class ProposedMasks:
     """Probability from which on a pixel is in the mask."""
     frame: Frame | None = None
     """Which part of the logits is the image; None: all of it."""
+    softmax: bool = False
+    """Whether masks are a softmax over the proposals, which share each pixel, in place of a sigmoid."""
 
     def masks(self) -> Tensor:
         """(N, H, W) bool, at the image's size."""
-        return mask_probabilities(self.logits, self.size, self.frame) >= self.threshold
+        return mask_probabilities(self.logits, self.size, self.frame, self.softmax) >= self.threshold
 
     @property
     def classes(self) -> Tensor:
@@ -178,12 +180,16 @@ class SegmentImages(Protocol):
         ...
 
 
-def mask_probabilities(logits: Tensor, size: Size, frame: Frame | None = None) -> Tensor:
-    """(N, H, W) at `size`: as Mask2Former does, up to the padded input, cut to the image, then to the original size."""
+def mask_probabilities(logits: Tensor, size: Size, frame: Frame | None = None, softmax: bool = False) -> Tensor:
+    """(N, H, W) at `size`: as Mask2Former does, up to the padded input, cut to the image, then to the original size.
+
+    With `softmax` the N masks share each pixel.
+    """
     if frame is not None:
         height, width = frame.content
         logits = _resize(logits, frame.padded)[..., :height, :width]
-    return _resize(logits, size).sigmoid()
+    logits = _resize(logits, size)
+    return logits.softmax(0) if softmax else logits.sigmoid()
 
 
 def _resize(masks: Tensor, size: Size) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from comastre.config.sections import MatchingConfig
 from comastre.data.targets import Targets
 from comastre.losses.points import sample_at
-from comastre.nets.outputs import Proposals
+from comastre.nets.outputs import Proposals, QueryMasks
 from comastre.nets.precision import upcast
 
 
@@ -28,9 +28,8 @@ def pairwise_bce(logits: Tensor, targets: Tensor) -> Tensor:
     return F.softplus(logits).mean(-1)[..., None] - torch.einsum("bnp,bgp->bng", logits, targets) / logits.shape[-1]
 
 
-def pairwise_dice(logits: Tensor, targets: Tensor) -> Tensor:
-    """Dice distance (B, N, G), smoothing 1, of each logit row (B, N, P) against each target row (B, G, P)."""
-    probabilities = logits.sigmoid()
+def pairwise_dice(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Dice distance (B, N, G), smoothing 1, of each mask (B, N, P) in 0..1 against each target row (B, G, P)."""
     overlap = torch.einsum("bnp,bgp->bng", probabilities, targets)
     areas = probabilities.sum(-1)[..., None] + targets.sum(-1)[:, None]  # (B, N, G)
     return 1 - (2 * overlap + 1) / (areas + 1)
@@ -39,6 +38,16 @@ def pairwise_dice(logits: Tensor, targets: Tensor) -> Tensor:
 @torch.no_grad()
 def matching_costs(layers: Sequence[Proposals], targets: Targets, points: Tensor, config: MatchingConfig) -> Tensor:
     """Cost (K, B, N, G) of each pair of query and mask at K layers, on points (B, P, 2) shared by all masks."""
+    costs = mask_costs(layers, targets, points, config.bce, config.dice)
+    if config.objectness_cost:
+        objectness = torch.stack([upcast(layer.objectness_logits) for layer in layers]).sigmoid()  # (K, B, N)
+        costs = costs - config.objectness_cost * objectness[..., None]
+    return costs
+
+
+@torch.no_grad()
+def mask_costs(layers: Sequence[QueryMasks], targets: Targets, points: Tensor, bce: float, dice: float) -> Tensor:
+    """What of the cost (K, B, N, G) masks decide: binary cross-entropy and dice distance, with these weights."""
     costs = []
     # Matrix products would fall to half precision under autocast, too coarse to rank near-duplicate proposals.
     with torch.autocast(points.device.type, enabled=False):
@@ -46,10 +55,30 @@ def matching_costs(layers: Sequence[Proposals], targets: Targets, points: Tensor
         for layer in layers:
             logits = sample_at(layer.mask_logits, points)  # (B, N, P)
             at_points = truth.to(logits.dtype)
-            cost = config.bce * pairwise_bce(logits, at_points) + config.dice * pairwise_dice(logits, at_points)
-            if config.objectness_cost:
-                cost = cost - config.objectness_cost * upcast(layer.objectness_logits).sigmoid()[..., None]
-            costs.append(cost)
+            costs.append(bce * pairwise_bce(logits, at_points) + dice * pairwise_dice(logits.sigmoid(), at_points))
+    return torch.stack(costs)
+
+
+@torch.no_grad()
+def class_scores_of(class_logits: Tensor, labels: Tensor) -> Tensor:
+    """Probability (K, B, N, G) that queries with logits (K, B, N, C) give to the class of each label (B, G)."""
+    scores = upcast(class_logits).softmax(-1)
+    return scores.gather(-1, labels[None, :, None].expand(*scores.shape[:3], -1))
+
+
+@torch.no_grad()
+def softmax_mask_costs(layers: Sequence[QueryMasks], class_scores: Tensor, targets: Targets, points: Tensor) -> Tensor:
+    """Cost (K, B, N, G) where masks are a softmax over the queries: the negative harmonic mean of two scores.
+
+    One is the probability of the class (K, B, N, G), the other the dice score of the mask (CoMFormer).
+    """
+    costs = []
+    with torch.autocast(points.device.type, enabled=False):
+        truth = sample_at(targets.masks, points)  # (B, G, P)
+        for layer, of_class in zip(layers, class_scores, strict=True):
+            masks = sample_at(upcast(layer.mask_logits).softmax(1), points)  # (B, N, P)
+            of_mask = 1 - pairwise_dice(masks, truth.to(masks.dtype))  # above 0, by its smoothing
+            costs.append(-2 * of_class * of_mask / (of_class + of_mask))
     return torch.stack(costs)
 
 

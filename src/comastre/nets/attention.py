@@ -66,15 +66,19 @@ def initialise_xavier(module: nn.Module) -> None:
             nn.init.zeros_(part.output_projection.bias)
 
 
-def open_pixels(mask_logits: Tensor, size: tuple[int, int], padding: Tensor | None) -> Tensor:
+def open_pixels(
+    mask_logits: Tensor, size: tuple[int, int], padding: Tensor | None, softmax_masks: bool = False
+) -> Tensor:
     """(B, 1, Q, K): pixels of a level that each query may look at, from its mask logits (B, Q, h, w).
 
-    A query looks where its mask probability is at least one half; a row that would see nothing sees every real pixel.
+    A query looks where its mask probability, a sigmoid or a softmax over the queries, is at least one half; a row that
+    would see nothing sees every real pixel.
     """
     resized = mask_logits.detach()
     if resized.shape[-2:] != size:
         resized = F.interpolate(resized, size=size, mode="bilinear", align_corners=False)
-    open_mask = (resized >= 0).flatten(2)[:, None]  # (B, 1, Q, K); sigmoid(x) >= 0.5 is x >= 0
+    inside = resized.softmax(1) >= 0.5 if softmax_masks else resized >= 0  # sigmoid(x) >= 0.5 is x >= 0
+    open_mask = inside.flatten(2)[:, None]  # (B, 1, Q, K)
     if padding is None:
         return open_mask | ~open_mask.any(dim=-1, keepdim=True)
     real = ~padding.flatten(1)[:, None, None]  # (B, 1, 1, K)

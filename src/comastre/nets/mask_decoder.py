@@ -1,4 +1,4 @@
-"""Stage 1: the mask decoder f, which proposes class-agnostic masks with an objectness score."""
+"""Mask2Former's Transformer decoder, whose queries become masks; with an objectness score it is the paper's stage 1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from comastre.config.sections import MaskDecoderConfig
 from comastre.nets.attention import FeedForward, MultiHeadAttention, initialise_xavier, open_pixels
-from comastre.nets.outputs import PixelEmbeddings, Proposals
+from comastre.nets.outputs import PixelEmbeddings, Proposals, QueryMasks
 from comastre.nets.positions import sine_positions
 
 _LEVELS = 3
@@ -45,22 +45,29 @@ class MaskHead(nn.Module):
         return self.layers[-1](embeddings)
 
 
-class MaskDecoder(nn.Module):
-    """N learnable positional queries read the pixel embeddings, coarse to fine, L times."""
+class QueryDecoder(nn.Module):
+    """N learnable positional queries read the pixel embeddings, coarse to fine, L times.
 
-    def __init__(self, dim: int, config: MaskDecoderConfig) -> None:
+    With `softmax_masks` queries share each pixel: a mask is a softmax over them in place of a sigmoid (CoMFormer).
+    """
+
+    def __init__(self, dim: int, config: MaskDecoderConfig, softmax_masks: bool = False) -> None:
         super().__init__()
         self.dim = dim
+        self.softmax_masks = softmax_masks
         self.query_features = nn.Embedding(config.num_queries, dim)
         self.query_positions = nn.Embedding(config.num_queries, dim)
         self.level_embedding = nn.Embedding(_LEVELS, dim)
         self.layers = nn.ModuleList(MaskDecoderLayer(dim, config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(dim)
-        self.mask_head = MaskHead(dim)
-        self.objectness_head = nn.Linear(dim, 1)
+        self.add_heads(dim)
         initialise_xavier(self.layers)
 
-    def forward(self, pixels: PixelEmbeddings, every_layer: bool = True) -> tuple[Proposals, ...]:
+    def add_heads(self, dim: int) -> None:
+        """What is read off a query's embedding."""
+        self.mask_head = MaskHead(dim)
+
+    def forward(self, pixels: PixelEmbeddings, every_layer: bool = True) -> tuple[QueryMasks, ...]:
         """L + 1 predictions, the raw queries' first; only the last one where `every_layer` is false."""
         sizes = [(level.shape[-2], level.shape[-1]) for level in pixels.levels]
         values = [
@@ -92,17 +99,30 @@ class MaskDecoder(nn.Module):
                 guide = predictions[-1].mask_logits
             else:
                 guide = self.masks(embeddings, small_features[level])
-            open_mask = open_pixels(guide, sizes[level], pixels.padding[level])
+            open_mask = open_pixels(guide, sizes[level], pixels.padding[level], self.softmax_masks)
             queries = layer(queries, positions, keys[level], values[level], open_mask)
         predictions.append(self.predict(self.norm(queries), pixels.mask_features))
         return tuple(predictions)
 
-    def predict(self, embeddings: Tensor, mask_features: Tensor) -> Proposals:
-        """Masks and objectness of positional embeddings e (B, N, d)."""
-        return Proposals(
-            embeddings, self.masks(embeddings, mask_features), self.objectness_head(embeddings).squeeze(-1)
-        )
+    def predict(self, embeddings: Tensor, mask_features: Tensor) -> QueryMasks:
+        """What is said of positional embeddings e (B, N, d)."""
+        return QueryMasks(embeddings, self.masks(embeddings, mask_features))
 
     def masks(self, embeddings: Tensor, mask_features: Tensor) -> Tensor:
         """Mask logits (B, N, h, w): MLP(e) . E^4."""
         return torch.einsum("bnc, bchw -> bnhw", self.mask_head(embeddings), mask_features)
+
+
+class MaskDecoder(QueryDecoder):
+    """The paper's f: masks with objectness."""
+
+    def add_heads(self, dim: int) -> None:
+        super().add_heads(dim)
+        self.objectness_head = nn.Linear(dim, 1)
+
+    def forward(self, pixels: PixelEmbeddings, every_layer: bool = True) -> tuple[Proposals, ...]:
+        """L + 1 predictions, the raw queries' first; only the last one where `every_layer` is false."""
+        return tuple(
+            Proposals(layer.embeddings, layer.mask_logits, self.objectness_head(layer.embeddings).squeeze(-1))
+            for layer in super().forward(pixels, every_layer)
+        )

@@ -20,13 +20,19 @@ class PixelEmbeddings:
 
 
 @dataclass(frozen=True)
-class Proposals:
-    """Class-agnostic proposals: the prediction of one decoder layer."""
+class QueryMasks:
+    """The masks of N queries: the prediction of one decoder layer."""
 
     embeddings: Tensor
     """Positional embeddings e: (B, N, d)."""
     mask_logits: Tensor
     """(B, N, H/4, W/4)."""
+
+
+@dataclass(frozen=True)
+class Proposals(QueryMasks):
+    """Class-agnostic proposals: masks with objectness."""
+
     objectness_logits: Tensor
     """(B, N)."""
 
