@@ -16,12 +16,18 @@ from comastre.methods.comastre.method import TwoStageMethod
 from comastre.methods.protocol import Setup
 from comastre.methods.testing import check_method
 
-FEW_POINTS = {"comastre": {"matching": {"points": 128}, "masks": {"points": 128}}}
+FEW_POINTS: dict[str, Any] = {"comastre": {"matching": {"points": 128}, "masks": {"points": 128}}}
+SMALL_QUERY_NET: dict[str, Any] = {
+    **FEW_POINTS["comastre"],
+    "pixel_decoder": {"layers": 0, "top_down": True},
+    "mask_decoder": {"layers": 2},
+}
+BY_SECTION = FEW_POINTS | {"mask2former": SMALL_QUERY_NET}
 
 
 @pytest.mark.parametrize("spec", methods.methods().values(), ids=lambda spec: spec.name)
 def test_our_own_methods_keep_their_promises(spec: MethodSpec) -> None:
-    check_method(spec, FEW_POINTS)
+    check_method(spec, {spec.section_name: BY_SECTION.get(spec.section_name, {})})
 
 
 class Forgetful(TwoStageMethod):

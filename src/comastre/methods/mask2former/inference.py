@@ -1,0 +1,85 @@
+"""From queries to a label map: panoptic-style, where masks compete, or dense (docs/specification.md, Mask2Former)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from comastre.methods.mask2former.config import QueryInferenceConfig
+from comastre.methods.merge import merge_masks
+from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, mask_probabilities
+
+if TYPE_CHECKING:
+    from comastre.methods.mask2former.model import Mask2Former
+
+
+@torch.no_grad()
+def segment(
+    model: Mask2Former,
+    images: Tensor,
+    padding: Tensor | None = None,
+    sizes: Sequence[Size] | None = None,
+    original_sizes: Sequence[Size] | None = None,
+) -> list[Segmentation]:
+    """Segment images (B, 3, H, W) in 0..1.
+
+    `sizes` are the parts of a padded batch that hold pixels; `original_sizes` those of the results where images were
+    resized before.
+    """
+    batch, _, height, width = images.shape
+    sizes = list(sizes or [(height, width)] * batch)
+    results = list(original_sizes or sizes)
+    predicted = model(images, padding, every_layer=False)
+    mask_logits = predicted.layers[-1].mask_logits.float()
+    class_logits = predicted.class_logits[-1].float()
+    softmax = model.config.mask_decoder.softmax_masks
+    return [
+        label(
+            mask_logits[image],
+            class_logits[image],
+            results[image],
+            model.config.inference,
+            Frame((height, width), sizes[image]),
+            softmax,
+        )
+        for image in range(batch)
+    ]
+
+
+def label(
+    mask_logits: Tensor,
+    class_logits: Tensor,
+    size: Size,
+    settings: QueryInferenceConfig,
+    frame: Frame | None = None,
+    softmax: bool = False,
+) -> Segmentation:
+    """What one image shows: mask_logits (N, h, w), class_logits (N, C + 1); the result has `size`.
+
+    A query's objectness is the probability that it is of any class.
+    """
+    masks = mask_probabilities(mask_logits, size, frame, softmax)  # (N, H, W)
+    probabilities = class_logits.softmax(-1)  # (N, C + 1)
+    of_classes = probabilities[:, :-1]
+    proposals = ProposedMasks(
+        1 - probabilities[:, -1],
+        of_classes,
+        0.5,  # surer of some class than of none
+        mask_logits,
+        size,
+        settings.mask_threshold,
+        frame,
+        softmax,
+    )
+    if settings.style == "semantic":
+        scores = torch.einsum("nc, nhw -> chw", of_classes, masks)
+        confidence, winner = scores.max(dim=0)
+        dense = Segmentation.of_labels(winner + 1, confidence.clamp(max=1))
+        return Segmentation(dense.label_map, dense.segment_map, dense.segments, proposals)
+    scores, classes = probabilities.max(dim=-1)
+    kept = ((classes < of_classes.shape[1]) & (scores > settings.score)).nonzero().squeeze(1)  # (K,)
+    merged = merge_masks(masks[kept], scores[kept], classes[kept], kept, settings, settings.stuff)
+    return Segmentation(merged.label_map, merged.segment_map, merged.segments, proposals)

@@ -1,0 +1,1 @@
+"""The part of Mask2Former in the presets: sizes, points and rates."""
