@@ -23,6 +23,7 @@ from comastre.cli import evaluate as eval_command
 from comastre.cli import learn as learn_command
 from comastre.cli import main as cli
 from comastre.config.datasets import datasets, find_dataset, installed
+from comastre.config.methods import methods
 from comastre.config.run import DataConfig, RunConfig
 from comastre.config.settings import load_config
 from comastre.data.build import build_datasets
@@ -181,7 +182,7 @@ def test_links_to_headings_lead_there() -> None:
 
 
 def test_fields_that_the_specification_names_exist() -> None:
-    known = {field.name for field in cli.config_fields()}
+    known = {field.name for method in methods() for field in cli.config_fields(method)}
     sections = {part for name in known for part in name.split(".")[:-1]}
     named = re.findall(r"`(\w+)\.(\w+)`", text_of("specification"))
     fields = [f"{section}.{field}" for section, field in named if section in sections]

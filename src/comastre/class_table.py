@@ -20,6 +20,8 @@ class ClassRecord(Section):
     task: int
     """Step that brought it, 0-based."""
     colour: Colour
+    thing: bool | None = None
+    """Whether it has objects (a car) or is stuff (the sky); None where nobody said."""
 
 
 class LineageStep(Section):

@@ -41,7 +41,7 @@ def test_import_of_the_package_does_not_import_torch() -> None:
 def test_help_lists_only_verbs_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     done = run(capsys, "--help")
     assert done.code == 0
-    listed = re.findall(r"^  (\w+) ", done.out, flags=re.MULTILINE)
+    listed = re.findall(r"^  (\w[\w-]*) ", done.out, flags=re.MULTILINE)
     assert listed == list(cli.VERBS)
 
 

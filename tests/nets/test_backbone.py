@@ -157,7 +157,7 @@ def test_a_network_without_a_pyramid_is_refused(name: str) -> None:
 
 
 def test_a_network_for_one_image_size_is_refused() -> None:
-    assert "one size only" in message_of(name="swin_tiny_patch4_window7_224")
+    assert "one size only" in message_of(name="swinv2_tiny_window8_256")
 
 
 @pytest.mark.parametrize("error", [OfflineModeIsEnabled("no network"), ConnectionError("no\nroute"), TimeoutError()])

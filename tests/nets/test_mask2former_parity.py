@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from comastre.bundle.mask2former import convert_mask2former
 from comastre.errors import UserError
@@ -101,8 +102,15 @@ def test_converter_says_what_it_cannot_convert(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "maskformer"}))
     with pytest.raises(UserError, match="'maskformer' checkpoint, not a mask2former"):
         convert_mask2former(tmp_path)
-    config = transformers.Mask2FormerConfig(**TINY).to_dict()
+    config = transformers.Mask2FormerConfig(backbone_config=transformers.SwinConfig(embed_dim=48), **TINY).to_dict()
     (tmp_path / "config.json").write_text(json.dumps(config))
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"pytorch_model\.bin' is a pickle"):
+        convert_mask2former(tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(UserError, match=r"has no \.safetensors file"):
+        convert_mask2former(tmp_path)
+    save_file({"nothing": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="'swin' backbone"):
         convert_mask2former(tmp_path)
 

@@ -25,6 +25,8 @@ from comastre.cli.data import DATA_VERBS, data
 from comastre.cli.demo import demo
 from comastre.cli.doctor import doctor
 from comastre.cli.evaluate import evaluate
+from comastre.cli.export import export
+from comastre.cli.import_model import import_model
 from comastre.cli.learn import learn
 from comastre.cli.methods import methods
 from comastre.cli.predict import predict
@@ -48,6 +50,8 @@ VERBS: dict[str, Callable[..., int]] = {
     "learn": learn,
     "predict": predict,
     "eval": evaluate,
+    "import-model": import_model,
+    "export": export,
     "data": data,
     "report": report,
     "presets": presets,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
+from comastre.nets.swin import SwinPyramid, is_swin
 
 _STRIDES = (4, 8, 16, 32)
 
@@ -35,7 +36,7 @@ class Backbone(nn.Module):
                 f"backbone.name {config.name!r} gives features at strides {reductions}, but {missing} are needed too: "
                 "choose a pyramid such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
             )
-        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":  # the Swin family
+        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":  # relatives of Swin
             raise UserError(
                 f"backbone.name {config.name!r} reads images of one size only, but any size is needed: "
                 "choose a network such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
@@ -107,7 +108,11 @@ def _create(config: BackboneConfig) -> Any:
         state = read_state_dict(Path(config.weights))
         options = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
-        network = timm.create_model(config.name, features_only=True, **options)
+        network: Any = (
+            SwinPyramid(config.name, **options)
+            if is_swin(config.name)
+            else timm.create_model(config.name, features_only=True, **options)
+        )
     except RuntimeError as error:
         if "Unknown model" in str(error) or "Invalid pretrained tag" in str(error):
             raise UserError(

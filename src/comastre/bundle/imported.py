@@ -1,0 +1,196 @@
+"""A transformers Mask2Former as a model bundle with all its classes, and such a model back in transformers' format."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save_file
+
+from comastre.bundle.checkpoint import CONFIG, PROCESSOR, Checkpoint, read_checkpoint
+from comastre.bundle.mask2former import POINTS, RESNETS, SWINS, kind_of, load_whole, sections_of
+from comastre.bundle.mask2former_names import BackboneKind, to_ours, to_theirs
+from comastre.bundle.store import Bundle, Description
+from comastre.class_table import ClassTable, LineageStep, class_table, palette
+from comastre.config.sections import BackboneConfig
+from comastre.config.settings import explain
+from comastre.errors import UserError
+from comastre.methods.mask2former.config import Mask2FormerConfig
+from comastre.methods.mask2former.model import Mask2Former, build_model
+
+METHOD = "mask2former"
+Head = Literal["semantic", "panoptic", "instance"]
+_COCO_THINGS = 80  # of the 133 classes of COCO's panoptic labels, the first
+
+# --- from transformers -----------------------------------------------------------------------------------------------
+
+
+def import_model(source: str | Path, head: Head | None = None, stuff: Sequence[str] | None = None) -> Bundle:
+    """The model of a transformers checkpoint (folder or hub id), with its classes, as it predicts there.
+
+    `head` is what it was trained for, by default what the name of the source ends in, else panoptic; `stuff` are
+    classes whose segments are one (panoptic), by default known for COCO's 133 classes alone.
+    """
+    checkpoint = read_checkpoint(source)
+    names = class_names(checkpoint)
+    head = head or _head_of(str(source))
+    fused = _stuff(names, head, stuff)
+    sections = sections_of(checkpoint)
+    inference = {
+        "style": "semantic" if head == "semantic" else "panoptic",
+        "score": 0.5,
+        "merge": "transformers",
+        "stuff": fused if head == "panoptic" else (),
+    }
+    backbone = BackboneConfig.model_validate(sections.pop("backbone") | _normalisation(checkpoint))
+    try:
+        settings = Mask2FormerConfig.model_validate({**sections, "inference": inference})
+    except ValidationError as error:
+        raise UserError(f"{checkpoint.source!r}: {explain(error, METHOD)}; fetch the checkpoint again") from error
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(settings, backbone, [len(names)])
+    load_whole(model, to_ours(checkpoint.tensors, kind_of(checkpoint)))
+    table = _table(names, frozenset(fused), checkpoint.source)
+    return Bundle(model.eval(), table, Description(METHOD, "r50", backbone, settings))
+
+
+def class_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Names of all classes, in the order of the classifier."""
+    classifier = checkpoint.tensors.get("class_predictor.weight")
+    if classifier is None:
+        raise UserError(
+            f"{checkpoint.source!r} has no class_predictor, so its classes are unknown: give a checkpoint of "
+            "Mask2FormerForUniversalSegmentation."
+        )
+    labels = checkpoint.config.get("id2label")
+    count = len(classifier) - 1
+    if not isinstance(labels, Mapping) or sorted(map(str, labels)) != sorted(map(str, range(count))):
+        found = len(labels) if isinstance(labels, Mapping) else "no"
+        raise UserError(
+            f"{checkpoint.source!r} names {found} classes (id2label in {CONFIG}) but classifies {count}: "
+            "correct the list there."
+        )
+    by_number = {int(number): str(name) for number, name in labels.items()}
+    names = tuple(by_number[number] for number in range(count))
+    twice = sorted({name for name in names if names.count(name) > 1 or not name.strip()})
+    if twice:
+        raise UserError(
+            f"{checkpoint.source!r} has more than one class {twice[0]!r} (id2label in {CONFIG}): rename one."
+        )
+    return names
+
+
+def _head_of(source: str) -> Head:
+    heads: tuple[Head, ...] = ("semantic", "instance", "panoptic")
+    return next((head for head in heads if source.rstrip("/").endswith(head)), "panoptic")
+
+
+def _stuff(names: Sequence[str], head: Head, given: Sequence[str] | None) -> tuple[int, ...]:
+    """Places of the classes that have no objects."""
+    if given is not None:
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise UserError(f"--stuff: the model has no class {unknown[0]!r}; it has {', '.join(names[:5])}, ...")
+        return tuple(sorted(names.index(name) for name in given))
+    if head == "semantic":
+        return tuple(range(len(names)))
+    is_coco = len(names) == 133 and names[0] == "person"
+    return tuple(range(_COCO_THINGS, len(names))) if head == "panoptic" and is_coco else ()
+
+
+def _normalisation(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Mean and deviation of the images that it was trained on, where it says so."""
+    names = {"mean": "image_mean", "std": "image_std"}
+    found = {ours: checkpoint.processor.get(theirs) for ours, theirs in names.items()}
+    return {name: tuple(values) for name, values in found.items() if isinstance(values, list) and len(values) == 3}
+
+
+def _table(names: Sequence[str], stuff: frozenset[int], source: str) -> ClassTable:
+    today = datetime.now(UTC).date().isoformat()
+    lineage = LineageStep(step=0, date=today, data=f"imported from {Path(source).name}", new_classes=tuple(names))
+    table = class_table(names, [len(names)], palette(len(names) + 1), background="void", lineage=[lineage])
+    records = [each.model_copy(update={"thing": place not in stuff}) for place, each in enumerate(table.classes)]
+    return table.model_copy(update={"classes": tuple(records)})
+
+
+# --- to transformers -------------------------------------------------------------------------------------------------
+
+
+def export_model(bundle: Bundle, folder: Path) -> Path:
+    """Write a model of Mask2Former's kind as transformers would save it."""
+    model, description = bundle.model, bundle.description
+    if not isinstance(model, Mask2Former):
+        raise UserError(
+            f"a model of the method {description.method} has no place in transformers: give one of mask2former's kind"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already: choose another folder")
+    settings = model.config
+    problems = {
+        "pixel_decoder.top_down": settings.pixel_decoder.top_down,
+        "mask_decoder.softmax_masks": settings.mask_decoder.softmax_masks,
+        f"pixel_decoder.points other than {POINTS}": settings.pixel_decoder.points != POINTS,
+        "pixel_decoder.heads other than mask_decoder.heads": settings.pixel_decoder.heads
+        != settings.mask_decoder.heads,
+    }
+    for field, found in problems.items():
+        if found:
+            raise UserError(f"the model has {field}, which transformers' Mask2Former does not know: train one without")
+    kind, backbone = _described_backbone(description.backbone.name)
+    pixels, queries = settings.pixel_decoder, settings.mask_decoder
+    labels = {str(place): name for place, name in enumerate(bundle.classes.names)}
+    config = {
+        "architectures": ["Mask2FormerForUniversalSegmentation"],
+        "model_type": METHOD,
+        "backbone_config": backbone,
+        "feature_size": pixels.dim,
+        "hidden_dim": pixels.dim,
+        "mask_feature_size": pixels.dim,
+        "encoder_layers": pixels.layers,
+        "encoder_feedforward_dim": pixels.feedforward,
+        "num_attention_heads": queries.heads,
+        "num_queries": queries.num_queries,
+        "decoder_layers": queries.layers + 1,
+        "dim_feedforward": queries.feedforward,
+        "id2label": labels,
+        "label2id": {name: int(place) for place, name in labels.items()},
+    }
+    processor = {
+        "image_processor_type": "Mask2FormerImageProcessor",
+        "image_mean": model.backbone.mean.flatten().tolist(),
+        "image_std": model.backbone.std.flatten().tolist(),
+        "ignore_index": 255,
+    }
+    tensors = {name: value.detach().cpu().contiguous() for name, value in to_theirs(model.state_dict(), kind).items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        for name, content in ((CONFIG, config), (PROCESSOR, processor)):
+            (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise UserError(f"the model could not be written to {folder}: {error}; choose another folder") from error
+    return folder
+
+
+def _described_backbone(name: str) -> tuple[BackboneKind, dict[str, Any]]:
+    stages = {"out_features": [f"stage{stage}" for stage in range(1, 5)]}
+    for (layer, depths), known in RESNETS.items():
+        if name.split(".")[0] == known.split(".")[0]:
+            widths = [64, 128, 256, 512] if layer == "basic" else [256, 512, 1024, 2048]
+            sizes = {"layer_type": layer, "depths": list(depths), "hidden_sizes": widths, "embedding_size": 64}
+            return "resnet", {"model_type": "resnet", **sizes, **stages}
+    for (width, depths, window), known in SWINS.items():
+        if name.split(".")[0] == known:
+            heads = [width // 32 * 2**stage for stage in range(4)]
+            sizes = {"embed_dim": width, "depths": list(depths), "num_heads": heads, "window_size": window}
+            return "swin", {"model_type": "swin", **sizes, **stages}
+    raise UserError(
+        f"a model with the backbone {name} has no place in transformers: ResNet 18 to 152 and Swin have one"
+    )

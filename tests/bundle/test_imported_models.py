@@ -1,0 +1,153 @@
+"""Public Mask2Formers predict here as they do in transformers, and what cannot be read is told in a sentence."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from comastre.bundle import store
+from comastre.bundle.imported import export_model, import_model
+from comastre.cli.import_model import import_model as command
+from comastre.errors import UserError
+from comastre.methods.mask2former.inference import label
+from reference_mask2former import NAMES, make_reference
+
+STUFF = ("wall", "sky", "tree")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with a ResNet, as transformers saves it."""
+    path = tmp_path_factory.mktemp("resnet") / "checkpoint"
+    make_reference("resnet").save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("backbone", ["resnet", "swin"])
+def test_predictions_equal_transformers_and_survive_a_bundle(backbone: str, tmp_path: Path) -> None:
+    reference = make_reference(backbone)
+    reference.save_pretrained(tmp_path / "theirs")
+    command(str(tmp_path / "theirs"), tmp_path / "ours", stuff=STUFF)
+    bundle = store.load(tmp_path / "ours")
+    assert bundle.classes.names == NAMES
+    assert [each.thing for each in bundle.classes.classes] == [name not in STUFF for name in NAMES]
+    processing = pytest.importorskip("transformers.models.mask2former.image_processing_mask2former")
+    processor = processing.Mask2FormerImageProcessor()
+    settings = bundle.model.config.inference
+    found = 0
+    for size in ((384, 384), (128, 100)):
+        images = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            expected, ours = reference(bundle.model.backbone.normalise(images, None)), bundle.model(images)
+        masks, classes = ours.layers[-1].mask_logits, ours.class_logits[-1]
+        torch.testing.assert_close(masks, expected.masks_queries_logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(classes, expected.class_queries_logits, atol=1e-4, rtol=0)
+        (theirs,) = processor.post_process_panoptic_segmentation(expected, label_ids_to_fuse=set(settings.stuff))
+        # transformers brings all masks to 384 x 384; an image of that size is the same on the whole way.
+        merged = label(masks[0], classes[0], (384, 384), settings)
+        whole = bundle.model.segment(images)[0] if size == (384, 384) else merged
+        of_pixels = torch.zeros(384, 384, dtype=torch.long)
+        for info in theirs["segments_info"]:
+            of_pixels[theirs["segmentation"] == info["id"]] = info["label_id"] + 1
+        for each in (merged, whole):
+            assert (each.label_map == of_pixels).float().mean() > 0.9999  # but for rounding where two masks meet
+        found += len(merged.segments)
+    assert found > 2
+
+
+def test_a_model_goes_there_and_back(folder: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    bundle = import_model(folder)
+    exported = export_model(bundle, tmp_path / "again")
+    theirs = transformers.Mask2FormerForUniversalSegmentation.from_pretrained(exported).state_dict()
+    for name, tensor in make_reference("resnet").state_dict().items():
+        assert torch.equal(theirs[name], tensor), name
+    back = import_model(exported)
+    assert back.classes.names == bundle.classes.names
+    for name, tensor in bundle.model.state_dict().items():
+        assert torch.equal(back.model.state_dict()[name], tensor), name
+    with pytest.raises(UserError, match="is there already"):
+        export_model(bundle, exported)
+
+
+def test_the_head_decides_how_it_predicts(folder: Path) -> None:
+    semantic, instance = import_model(folder, "semantic"), import_model(folder, "instance")
+    assert semantic.model.config.inference.style == "semantic"
+    assert not any(each.thing for each in semantic.classes.classes)
+    assert instance.model.config.inference.style == "panoptic" and instance.model.config.inference.stuff == ()
+    assert all(each.thing for each in instance.classes.classes)
+    with pytest.raises(UserError, match="the model has no class 'moon'"):
+        import_model(folder, stuff=("moon",))
+
+
+def _edit_config(**changes: Any) -> Callable[[Path], None]:
+    def change(copy: Path) -> None:
+        file = copy / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def _drop(name: str) -> Callable[[Path], None]:
+    def change(copy: Path) -> None:
+        tensors = load_file(copy / "model.safetensors")
+        del tensors[name]
+        save_file(tensors, copy / "model.safetensors")
+
+    return change
+
+
+def _pickle(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    torch.save({}, copy / "pytorch_model.bin")
+
+
+def _damage(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"\x80\x02not tensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_edit_config(model_type="maskformer"), "holds a 'maskformer' checkpoint, not a mask2former"),
+        (_edit_config(backbone_config={"model_type": "focalnet"}), "has a 'focalnet' backbone"),
+        (_edit_config(num_queries=7), "have another shape of 'mask_decoder.query_features.weight'"),
+        (_edit_config(num_attention_heads=None), "heads"),
+        (_edit_config(id2label={"0": "wall"}), r"names 1 classes \(id2label in config.json\) but classifies 5"),
+        (_edit_config(id2label=dict.fromkeys("01234", "wall")), "more than one class 'wall'"),
+        (_drop("model.transformer_module.decoder.layernorm.weight"), "lack 'mask_decoder.norm.weight'"),
+        (_drop("class_predictor.weight"), "has no class_predictor"),
+        (_pickle, r"pytorch_model.bin' is a pickle, which could run code and is not read"),
+        (_damage, "is damaged"),
+        (lambda copy: shutil.rmtree(copy), "is neither a folder nor a hub id|there is no folder"),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_nothing_written(
+    folder: Path, tmp_path: Path, change: Callable[[Path], None], sentence: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    change(copy)
+    with pytest.raises(UserError, match=sentence) as told:
+        command(str(copy), tmp_path / "out")
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_transformers_does_not_know_is_not_exported(folder: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    bundle = import_model(folder)
+    other = replace(bundle, model=torch.nn.Linear(1, 1))
+    with pytest.raises(UserError, match="has no place in transformers"):
+        export_model(other, tmp_path / "out")
+    decoder = bundle.model.config.mask_decoder.model_copy(update={"softmax_masks": True})
+    bundle.model.config = bundle.model.config.model_copy(update={"mask_decoder": decoder})
+    with pytest.raises(UserError, match=r"the model has mask_decoder\.softmax_masks"):
+        export_model(bundle, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
