@@ -10,7 +10,6 @@ import copy
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ from comastre.methods.protocol import Batches, Method
 from comastre.segmentation import ProposedMasks, Segmentation
 from comastre.stream.loading import training_batches
 from comastre.stream.scenario import Scenario, Task, build_scenario
-from comastre.training import checkpoint, session
+from comastre.training import checkpoint, session, start
 from comastre.training.parts import LearnedStep, Parts
 from comastre.training.run import run
 from comastre.training.start import Start
@@ -369,13 +368,13 @@ KILLS: dict[str, Callable[[], Parts]] = {
 
 
 def dying_while_copying() -> Parts:
-    copytree = shutil.copytree
+    copy_files = start.copy_files
 
-    def copy_and_die(*args: Any, **options: Any) -> None:
-        copytree(*args, **options)
+    def copy_and_die(*args: Any) -> None:
+        copy_files(*args)
         die()
 
-    shutil.copytree = copy_and_die
+    start.copy_files = copy_and_die
     return TINY
 
 

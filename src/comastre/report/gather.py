@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from comastre.config.methods import MethodSpec, methods
-from comastre.config.run_files import CONFIG, ENVIRONMENT, EXAMPLES, METRICS, RESULTS
+from comastre.config.run_files import CHECKPOINTS, CONFIG, ENVIRONMENT, EXAMPLES, METRICS, RESULTS, STEPS
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
 from comastre.evaluation.examples import INDEX, recorded_steps, step_folder
@@ -115,10 +115,8 @@ def read_run(folder: Path) -> Run:
     config = _read_config(folder)
     if not (folder / RESULTS).exists() and not (folder / METRICS).exists():
         raise UserError(f"{folder} is a run that has not begun: there is no {METRICS} and no {RESULTS} yet")
-    results = Results.load(folder / RESULTS) if (folder / RESULTS).exists() else None
-    if results is not None and not results.steps:
-        results = None
     remarks: list[str] = []
+    results = _read_results(folder, remarks)
     lines = _read_metrics(folder / METRICS, remarks)
     curves, boundaries = _curves(lines, lambda step: _planned(config, results, step))
     return Run(
@@ -133,6 +131,23 @@ def read_run(folder: Path) -> Run:
         held=is_held(folder),
         remarks=tuple(remarks),
     )
+
+
+def _read_results(folder: Path, remarks: list[str]) -> Results | None:
+    """Scores of the finished steps; where they are lost, how to get them back."""
+    fix = f"`comastre train {folder / CONFIG} --out {folder}` restores it from the checkpoint"
+    has_checkpoint = any((folder / CHECKPOINTS).glob("step-*.safetensors"))
+    if not (folder / RESULTS).exists():
+        if has_checkpoint and any((folder / STEPS).glob("[0-9]*")):
+            remarks.append(f"Steps are finished, but {RESULTS} is missing: {fix}.")
+        return None
+    try:
+        results = Results.load(folder / RESULTS)
+    except UserError as error:
+        if not has_checkpoint:
+            raise
+        raise UserError(f"{error} {fix}") from None
+    return results if results.steps else None
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
 
 from comastre.config.run import RunConfig
@@ -19,6 +20,7 @@ from comastre.training.environment import write_environment
 from comastre.training.finiteness import LossWatch
 from comastre.training.iteration import begin_step, iterate, one_pass, set_up
 from comastre.training.launch import Team, build_fabric, launch, spawns
+from comastre.training.mending import finished_results, mend
 from comastre.training.metrics import MetricsLog
 from comastre.training.parts import LearnedStep, Parts, Prepared, default_parts, prepare
 from comastre.training.progress import RunProgress
@@ -49,11 +51,11 @@ def run(
     parts = parts or default_parts()
     fabric = build_fabric(config.training)
     if fabric.global_rank > 0:  # started by torchrun or SLURM; the first process looks after the directory
-        return (None if fresh else finished_results(out)) or launch(fabric, _train, config, out, parts, None)
+        return (None if fresh else finished_results(out, parts)) or launch(fabric, _train, config, out, parts, None)
     # Everything that can be wrong with settings and data is found before anything is written or moved.
     refuse_unfit(out, config, fresh)
     prepared = None
-    if fresh or not finished_results(out):
+    if fresh or not finished_results(out, parts):
         prepared = prepare(config, parts)
         if not fresh and has_checkpoint(out):
             start = None
@@ -67,16 +69,7 @@ def run(
             start.adopt(out)
         # Processes that are still to be started read the data themselves: it may be too large to send.
         given = None if spawns(fabric) else prepared
-        return finished_results(out) or launch(fabric, _train, config, out, parts, given)
-
-
-def finished_results(out: Path) -> Results | None:
-    """The results of a run that has learned every class of its stream."""
-    if not (out / RESULTS).exists():
-        return None
-    results = Results.load(out / RESULTS)
-    learned = sum(len(step.new_classes) for step in results.steps)
-    return results if learned == len(results.class_order) else None
+        return finished_results(out, parts) or launch(fabric, _train, config, out, parts, given)
 
 
 def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Prepared | None) -> Results:
@@ -101,6 +94,8 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                 write_environment(out, fabric.device, team.size)
             if saved is None and position.step > 0:
                 session.save(position, model, results)  # from here on the run can go on without `start`
+            if team.rank == 0:
+                mend(out, results, _last_learned(position, model, prepared, config, fabric.device), parts, progress.say)
             for task in scenario.tasks[position.step :]:
                 if position.iteration == 0:
                     saved = None  # nothing of this step can be in it
@@ -121,6 +116,15 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     results.write(out / RESULTS)
                 session.save(position, model, results)
     return results
+
+
+def _last_learned(
+    position: Position, model: Any, prepared: Prepared, config: RunConfig, device: torch.device
+) -> LearnedStep | None:
+    """The step that has just ended where a run goes on; None in the middle of one, and at the beginning."""
+    if position.step == 0 or position.iteration > 0:
+        return None
+    return LearnedStep(model.eval(), prepared.scenario.tasks[position.step - 1], prepared, config, device)
 
 
 def _learn(
