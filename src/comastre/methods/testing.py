@@ -33,6 +33,7 @@ from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
 from comastre.methods.build import build_method, setup_of
 from comastre.methods.protocol import Method
+from comastre.nets.shared_batch_norm import share_batch_statistics
 from comastre.section import merge
 from comastre.stream.build import build_stream
 from comastre.stream.loading import Batch, training_batches
@@ -40,7 +41,7 @@ from comastre.stream.scenario import Scenario, Task
 
 SMALL: Mapping[str, Any] = {
     "size": "tiny",
-    # Statistics that stand still: those of two processes are the business of the loop, not of a method.
+    # Statistics of the backbone that stand still; those that do not are shared by two processes, as in the loop.
     "backbone": {"frozen_batch_norm": True},
     "data": {"dataset": "shapes", "crop": 64, "train_images": 60, "val_images": 4, "workers": 0},
     "continual": {"setting": "6-2"},
@@ -231,7 +232,7 @@ def _check_two_processes(stream: _Stream, spec: MethodSpec, settings: Mapping[st
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = _processes()
     workers = [
         context.Process(target=_half, args=(rank, port, spec.name, dict(settings or {}), folder)) for rank in (0, 1)
     ]
@@ -252,13 +253,24 @@ def _check_two_processes(stream: _Stream, spec: MethodSpec, settings: Mapping[st
         assert error < 1e-2, f"the gradient of {name} is another in two processes (by {error:.1e} of its largest value)"
 
 
+def _processes() -> Any:
+    """How processes are started: from one that has imported this file, where the system can do that."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # or each of them would spend seconds on importing torch
+    return context
+
+
 def _half(rank: int, port: int, name: str, settings: Mapping[str, Any], folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     try:
         stream = _Stream(methods.find(name), settings)
-        losses = DistributedDataParallel(_later_losses(stream), find_unused_parameters=True)
+        plain = _later_losses(stream)
+        share_batch_statistics(plain)  # as the loop does
+        losses = DistributedDataParallel(plain, find_unused_parameters=True)
         gradients = _gradients(stream, losses, slice(2 * rank, 2 * rank + 2))
         if rank == 0:
             save_file(gradients, folder / "gradients.safetensors")
