@@ -46,8 +46,8 @@ class MethodSpec:
     """Whether it learns all classes in one step, whatever the setting is."""
     learns_on_as: str | None = None
     """The method that teaches its models more classes; by default itself."""
-    presets: str | None = None
-    """Package with its part of presets: NAME.yaml is laid over the preset NAME."""
+    presets: str | tuple[str, ...] | None = None
+    """Package with its part of presets: NAME.yaml is laid over the preset NAME. Several are laid one over the other."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -59,6 +59,11 @@ class MethodSpec:
         unknown = sorted((self.problems - set(PROBLEMS)) | (self.gives - set(GIVES)))
         if unknown:
             raise ValueError(f"{self.name}: {unknown[0]} is none of {', '.join((*PROBLEMS, *GIVES))}")
+
+    @property
+    def preset_packages(self) -> tuple[str, ...]:
+        """Packages with its part of presets, what a family of methods shares first."""
+        return (self.presets,) if isinstance(self.presets, str) else self.presets or ()
 
     @property
     def section_name(self) -> str:

@@ -182,12 +182,13 @@ def _preset_text(name: str) -> str:
 
 def _part_of(spec: methods.MethodSpec, preset: str) -> dict[str, Any]:
     """What a method lays over a preset; nothing where it has no part for it."""
-    if spec.presets is None:
-        return {}
-    file = resources.files(spec.presets).joinpath(f"{preset}.yaml")
-    if not file.is_file():
-        return {}
-    return _parse(file.read_text(encoding="utf-8"), f"the part of {spec.name} in the preset {preset}")
+    part: dict[str, Any] = {}
+    for package in spec.preset_packages:
+        file = resources.files(package).joinpath(f"{preset}.yaml")
+        if file.is_file():
+            origin = f"the part of {spec.name} in the preset {preset}"
+            part = merge(part, _parse(file.read_text(encoding="utf-8"), origin))
+    return part
 
 
 def _read(source: str, folder: Path, chain: tuple[str, ...]) -> list[_Layer]:
