@@ -26,11 +26,13 @@ class Backbone(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, config: BackboneConfig) -> None:
+    def __init__(self, config: BackboneConfig, output_stride: int = 32) -> None:
+        """With an `output_stride` of 8 or 16 the stages behind it are dilated in place of strided."""
         super().__init__()
-        self.network = _create(config)
+        self.network = _create(config, output_stride)
         reductions = self.network.feature_info.reduction()
-        missing = [stride for stride in _STRIDES if stride not in reductions]
+        strides = [min(stride, output_stride) for stride in _STRIDES]
+        missing = [stride for stride in strides if reductions.count(stride) < strides.count(stride)]
         if missing:
             raise UserError(
                 f"backbone.name {config.name!r} gives features at strides {reductions}, but {missing} are needed too: "
@@ -41,8 +43,7 @@ class Backbone(nn.Module):
                 f"backbone.name {config.name!r} reads images of one size only, but any size is needed: "
                 "choose a network such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
             )
-        # The deepest stage of a stride, where a network gives several.
-        self._indices = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in _STRIDES)
+        self._indices = _stages(reductions, strides)
         channels = self.network.feature_info.channels()
         self.channels = tuple(channels[index] for index in self._indices)
         trained_with = self.network.pretrained_cfg
@@ -97,16 +98,29 @@ class Backbone(nn.Module):
         return first, second, third, fourth
 
 
-def _create(config: BackboneConfig) -> Any:
+def _stages(reductions: list[int], strides: list[int]) -> tuple[int, ...]:
+    """Which feature of a network is that of each stride: the deepest, where a network gives several of one stride.
+
+    Strides that come several times are those of dilated stages, the last ones of the network.
+    """
+    found: list[int] = []
+    end = len(reductions)
+    for stride in reversed(strides):
+        end -= 1 + reductions[:end][::-1].index(stride)
+        found.insert(0, end)
+    return tuple(found)
+
+
+def _create(config: BackboneConfig, output_stride: int) -> Any:
     """The timm network with the weights that the configuration names."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if output_stride == 32 else {"output_stride": output_stride}
     state: dict[str, Tensor] | None = None
     if config.weights == "hub":
         options["pretrained"] = True
     elif config.weights != "none":
         # timm maps a full state dict onto the feature pyramid itself; reading the file safely stays ours.
         state = read_state_dict(Path(config.weights))
-        options = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
+        options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
         network: Any = (
             SwinPyramid(config.name, **options)
@@ -125,6 +139,13 @@ def _create(config: BackboneConfig) -> Any:
                 f"There are no public weights of {config.name!r}: give a local file or 'none' as --backbone.weights."
             ) from error
         raise
+    except (TypeError, AssertionError, NotImplementedError) as error:
+        if output_stride == 32:
+            raise
+        raise UserError(
+            f"backbone.name {config.name!r} cannot give features at stride {output_stride}, as it has no dilated form: "
+            "choose a network such as resnet50.tv_in1k, convnext_tiny or tf_efficientnet_lite0."
+        ) from error
     except OSError as error:
         raise UserError(
             f"The weights of {config.name!r} could not be fetched ({type(error).__name__}): "
