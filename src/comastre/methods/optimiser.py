@@ -1,4 +1,4 @@
-"""AdamW with the paper's parameter groups; every group says what share of the step's rate it has."""
+"""AdamW with the paper's parameter groups, and plain SGD; every group says what share of the step's rate it has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW
 
 from comastre.config.sections import OptimiserConfig
 
@@ -53,3 +53,26 @@ def adamw(modules: Iterable[nn.Module], config: OptimiserConfig, step: int) -> A
         group["lr"] = rate * group["scale"]
     # One kernel for all parameters: a small model's step would otherwise be mostly Python.
     return AdamW(groups, lr=rate, fused=True)
+
+
+def sgd(module: nn.Module, config: OptimiserConfig, step: int, momentum: float, nesterov: bool) -> SGD:
+    """SGD over all trainable parameters, all decayed alike, as MiB and those that follow it have it."""
+    rate = config.rate(step)
+    parts: dict[bool, list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            parts.setdefault(name.startswith("backbone."), []).append(parameter)
+    scales = {True: config.factor_of_backbone(step), False: 1.0}
+    groups = [
+        {"params": parameters, "scale": scales[part], "base_lr": rate, "lr": rate * scales[part]}
+        for part, parameters in sorted(parts.items())
+    ]
+    # Nesterov's form needs a momentum.
+    return SGD(
+        groups,
+        lr=rate,
+        momentum=momentum,
+        nesterov=nesterov and momentum > 0,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )

@@ -1,0 +1,1 @@
+"""What the per-pixel methods share on each setting: batches, lengths, augmentation."""

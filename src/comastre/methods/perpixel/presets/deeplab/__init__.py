@@ -1,0 +1,1 @@
+"""The part of fine-tuning and joint training in the presets."""

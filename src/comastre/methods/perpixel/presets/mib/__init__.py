@@ -1,0 +1,1 @@
+"""MiB's part of the presets."""
