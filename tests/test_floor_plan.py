@@ -15,7 +15,18 @@ import comastre
 ROOT = Path(comastre.__file__).parent
 # From top to bottom; the first row may be used by everybody.
 FLOORS = (
-    ("errors", "files", "text", "section", "distributed", "segmentation", "class_table"),
+    (
+        "errors",
+        "files",
+        "documents",
+        "paths",
+        "arguments",
+        "text",
+        "section",
+        "distributed",
+        "segmentation",
+        "class_table",
+    ),
     ("config",),
     ("data",),
     ("stream",),
@@ -33,7 +44,18 @@ FLOORS = (
     ("cli", "api"),
 )
 FLOOR_OF = {name: number for number, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = ("config", "cli", "section", "text", "errors", "files", "class_table")
+WITHOUT_TORCH = (
+    "config",
+    "cli",
+    "section",
+    "text",
+    "errors",
+    "files",
+    "documents",
+    "paths",
+    "arguments",
+    "class_table",
+)
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -5,24 +5,43 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 
 def say(line: str = "") -> None:
     """One line on standard output."""
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{visible(line)}\n")
     sys.stdout.flush()  # in a file, too, it should stand before the progress that follows
 
 
 def complain(line: str) -> None:
     """One line on standard error, however many lines the text had."""
-    sys.stderr.write(f"comastre: {' '.join(line.split())}\n")
+    sys.stderr.write(f"comastre: {visible(' '.join(line.split()))}\n")
+
+
+def visible(text: str) -> str:
+    """The text with control characters written out: names of files and classes must not steer a terminal."""
+    steering = {each for each in set(text) - {"\n", "\t"} if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp")}
+    for each in steering:
+        text = text.replace(each, ascii(each)[1:-1])
+    return text
 
 
 def shortened(names: Sequence[str], most: int = 12) -> str:
     """The names with commas between, the last of many only counted; 'none' where there are none."""
     shown = ", ".join(names[:most]) or "none"
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def brief(value: Any, most: int = 60) -> str:
+    """A value as it is written in Python, cut where it is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # a list in a list in a list, or a number of thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def readable_time(seconds: float) -> str:
