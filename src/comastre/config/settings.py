@@ -17,9 +17,12 @@ from comastre.config.older import upgraded
 from comastre.config.overrides import config_fields, suggestion
 from comastre.config.run import RunConfig
 from comastre.config.yaml_text import NotYaml, parse_yaml
+from comastre.documents import Unreadable, read_text
 from comastre.errors import UserError
 from comastre.files import write_whole
+from comastre.paths import user_path
 from comastre.section import merge
+from comastre.text import brief
 
 # Keys of a YAML file that describe the file itself and are not configuration.
 _FILE_KEYS = ("about", "needs", "base")
@@ -109,12 +112,12 @@ def explain(error: ValidationError, method: str = methods.DEFAULT) -> str:
         # Our own checks of several fields together: they already say everything.
         sentence = f"{field}: {message.removeprefix('Value error, ')}".removeprefix(": ")
     elif kind == "model_type":
-        sentence = f"{field or 'it'} is {_short(first['input'])} but must be a section with fields of its own"
+        sentence = f"{field or 'it'} is {brief(first['input'], 80)} but must be a section with fields of its own"
     elif kind == "missing":
         sentence = f"{field} is missing"
     else:
         allowed = message.replace("Input should be", "must be")
-        sentence = f"{field} is {_short(first['input'])} but {allowed[0].lower()}{allowed[1:]}"
+        sentence = f"{field} is {brief(first['input'], 80)} but {allowed[0].lower()}{allowed[1:]}"
     more = len(problems) - 1
     return sentence + (f" (and {more} more {'problem' if more == 1 else 'problems'})" if more else "")
 
@@ -124,11 +127,6 @@ def _hint(field: str, method: str) -> str:
     if others and method not in others:
         return f"it is a field of the method {others[0]}, but the method is {method}"
     return suggestion(field, [known.name for known in config_fields(method)])
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def dump_yaml(config: RunConfig) -> str:
@@ -197,7 +195,7 @@ def _read(source: str, folder: Path, chain: tuple[str, ...]) -> list[_Layer]:
     if preset is not None:
         identity, origin, text = source, f"preset {source}", _preset_text(source)
     else:
-        path = folder / Path(source).expanduser()
+        path = folder / user_path(source)
         identity, origin, text, folder = str(path.resolve()), source, _file_text(path, source), path.parent
     if identity in chain:
         raise UserError(f"{origin}: its base leads back to itself; remove one of the `base:` lines")
@@ -212,12 +210,12 @@ def _file_text(path: Path, source: str) -> str:
     if path.is_dir():
         raise UserError(f"{source} is a folder: give a YAML file or one of the presets that `comastre presets` lists")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except FileNotFoundError:
         near = suggestion(source, preset_names())
         hint = near if near.startswith("did you mean") else "`comastre presets` lists the presets"
         raise UserError(f"{source} is neither a preset nor a file: {hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, Unreadable) as error:
         raise UserError(f"{source} cannot be read as text: {error}") from None
 
 
