@@ -1,13 +1,15 @@
-"""Reading image and mask files: whatever PIL opens becomes RGB or class ids, or one sentence that names the file."""
+"""Reading image and mask files: raster formats become RGB or class ids, or one sentence that names the file.
+
+A file's content decides what it is, not its name, and some formats that PIL knows are programs (EPS starts
+Ghostscript) or lead to other files: only those of `FORMATS` are decoded.
+"""
 
 from __future__ import annotations
 
 import os
-import struct
 import warnings
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +17,14 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from comastre.data.dataset import IGNORE
+from comastre.documents import require_regular
 from comastre.errors import UserError
 from comastre.text import shortened
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm")
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "TIFF", "WEBP", "GIF", "JPEG2000", "PPM")
+"""PIL's names of what is decoded: pixels and nothing else."""
 _ORIENTATION = 0x0112  # the EXIF tag
-_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 # What the last bytes of a whole file hold: the end marker of a JPEG, the last chunk of a PNG.
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
@@ -40,7 +44,7 @@ def read_image(path: Path, short_side: int | None = None) -> tuple[np.ndarray, t
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # broken EXIF blocks and palettes with transparency: pixels are fine
             orientation = opened.getexif().get(_ORIENTATION, 1)
-            image = _to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened))
+            image = to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened), path)
         pixels = np.array(image)  # writable, as torch wants it: without another copy
     return pixels, (width, height) if orientation in (5, 6, 7, 8) else (height, width)
 
@@ -52,19 +56,50 @@ def _opened(path: Path, what: Literal["image", "mask"]) -> Iterator[Image.Image]
     fix = "replace or remove it" if what == "image" else "replace it"
     name = path if what == "image" else f"The mask {path}"
     try:
-        with Image.open(path) as opened:
+        require_regular(path)
+        with Image.open(path, formats=FORMATS) as opened:
             yield opened
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"The {what} {path} does not exist: {missing}.") from None
     except UnidentifiedImageError:
         raise UserError(f"{name} is not an image that can be read: {fix}.") from None
-    except _UNREADABLE as error:
-        raise UserError(f"The {what} {path} cannot be read ({error}): {fix}.") from None
+    except Exception as error:  # what a damaged file raises depends on where the damage is
+        reason = str(error) or type(error).__name__
+        raise UserError(f"The {what} {path} cannot be read ({reason}): {fix}.") from None
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in _SIXTEEN_BITS:
+def open_picture(path: Path) -> AbstractContextManager[Image.Image]:
+    """The image file opened by PIL, for those who need more of it than its pixels."""
+    return _opened(path, "image")
+
+
+def open_mask(path: Path) -> AbstractContextManager[Image.Image]:
+    """The same of a mask."""
+    return _opened(path, "mask")
+
+
+def to_rgb(image: Image.Image, name: Path | str = "it") -> Image.Image:
+    """An image of any mode in 8 bits per channel; of 16 bits the upper 8, of float values those of 0..1.
+
+    Whole numbers of 32 bits, and float values beyond 0..1, have no range that could be known, and cutting them off
+    would make a white picture: they are refused with `name`.
+    """
+    # PIL has no mode of 16 bits for some files of these formats, whose values it gives in 32.
+    sixteen_in_more = image.mode == "I" and image.format in ("PNG", "PPM")
+    if image.mode in _SIXTEEN_BITS or sixteen_in_more:
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        values = np.asarray(image)
+        if not (values.min() >= 0 and values.max() <= 1):  # also refuses NaN
+            raise UserError(
+                f"The image {name} holds float values from {values.min():g} to {values.max():g}, but they must be in "
+                "0..1: scale them, or save it with 8 or 16 bits."
+            )
+        return Image.fromarray((values * 255).round().astype(np.uint8)).convert("RGB")
+    if image.mode == "I":
+        raise UserError(f"The image {name} holds numbers of 32 bits, whose range is not known: save it with 8 or 16.")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # the colours of transparent entries stay as they are
     return image if image.mode == "RGB" else image.convert("RGB")

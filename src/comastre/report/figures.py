@@ -13,8 +13,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
 
+from comastre.data.images import open_picture
 from comastre.evaluation.results import StepResult
 from comastre.report.charts import loss_charts, recall_charts, score_charts
 from comastre.report.groups import Entry, Group
@@ -33,6 +33,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.titlesize": 9,
     "legend.frameon": False,
+    "text.parse_math": False,  # a class may be called $x$
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "comastre",  # the same numbers give the same file
 }
@@ -198,7 +199,7 @@ def _examples(group: Group) -> Figure:
             axes = figure.add_subplot(len(first), len(titles), down * len(titles) + across + 1)
             axes.set_axis_off()
             if file is not None:
-                with Image.open(file) as picture:
+                with open_picture(file) as picture:
                     axes.imshow(picture.convert("RGB"), interpolation="nearest")
             if down == 0:
                 axes.set_title(titles[across])

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
 from comastre.class_table import palette
 from comastre.data.dataset import IGNORE
+from comastre.data.images import open_picture
 from comastre.report.gather import Example, Examples
 from comastre.report.groups import Entry, Group
 
@@ -104,7 +103,7 @@ def label_overlay(file: Path) -> str:
 
     Colours are ours: some datasets have nearly black ones, which cannot be told apart over a photograph.
     """
-    with Image.open(file) as picture:
+    with open_picture(file) as picture:
         count = 1 + max(label for label, pixels in enumerate(picture.histogram()) if pixels)
         opaque = bytes(0 if label == 0 else 140 if label == IGNORE else 255 for label in range(count))
         picture.putpalette(_COLOURS[: 3 * count])

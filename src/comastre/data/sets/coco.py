@@ -7,19 +7,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from comastre.class_table import palette
 from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, Labels, Record, data_root
-from comastre.data.sets.annotations import Categories, Notes, read_categories, read_json
+from comastre.data.images import open_mask
+from comastre.data.sets.annotations import Categories, Notes, file_of, id_of, packed, read_categories, read_json
 from comastre.data.sets.coco_json import instance_dataset
 from comastre.data.sets.removal import NOTHING, Removal
 from comastre.errors import UserError
@@ -56,18 +55,29 @@ def coco(
 def _panoptic(annotations: Path, images: Path, split: str, removal: Removal) -> FileDataset:
     content = read_json(annotations, "images", "annotations", "categories")
     categories = removal.apply(read_categories(annotations, content), annotations)
-    files = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
+    files = {id_of(annotations, entry, "id", "an image"): file_of(annotations, entry) for entry in content["images"]}
     masks = annotations.with_suffix("")
     records, notes = [], []
     for entry in content["annotations"]:
-        if entry["image_id"] not in files:
-            raise UserError(f"{annotations}: {entry['file_name']} belongs to an image that is not listed.")
-        if removal.drops(entry["segments_info"], categories):
+        mask = file_of(annotations, entry)
+        image = id_of(annotations, entry, "image_id", mask)
+        if image not in files:
+            raise UserError(f"{annotations}: {mask} belongs to an image that is not listed.")
+        info = entry.get("segments_info")
+        if not isinstance(info, list) or not all(isinstance(each, dict) for each in info):
+            raise UserError(f"{annotations}: the segments_info of {mask} must be a list of objects.")
+        segments = [
+            [
+                id_of(annotations, each, "id", f"a segment of {mask}"),
+                id_of(annotations, each, "category_id", f"a segment of {mask}"),
+                bool(each.get("iscrowd")),
+            ]
+            for each in info
+        ]
+        if removal.drops(info, categories):
             continue
-        file = files[entry["image_id"]]
-        records.append(Record(Path(file).stem, images / file, masks / entry["file_name"]))
-        segments = [[each["id"], each["category_id"], each.get("iscrowd", 0)] for each in entry["segments_info"]]
-        notes.append(json.dumps(segments).encode())
+        records.append(Record(Path(files[image]).stem, images / files[image], masks / mask))
+        notes.append(packed(annotations, segments))
     return FileDataset(
         removal.title("coco"),
         split,
@@ -117,13 +127,10 @@ class PanopticReader:
 
 def _read_numbers(path: Path) -> np.ndarray:
     """The segment numbers (H, W): red + 256 green + 256^2 blue."""
-    try:
-        with Image.open(path) as opened:
-            if opened.mode != "RGB":
-                raise UserError(f"The mask {path} has mode {opened.mode} but a panoptic mask is RGB: replace it.")
-            pixels = np.asarray(opened).astype(np.int32)
-    except FileNotFoundError:
-        raise UserError(f"The mask {path} does not exist: unpack the panoptic masks beside the JSON file.") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"The mask {path} cannot be read ({error}): replace it.") from None
+    if not path.exists():
+        raise UserError(f"The mask {path} does not exist: unpack the panoptic masks beside the JSON file.")
+    with open_mask(path) as opened:
+        if opened.mode != "RGB":
+            raise UserError(f"The mask {path} has mode {opened.mode} but a panoptic mask is RGB: replace it.")
+        pixels = np.asarray(opened).astype(np.int32)
     return pixels[..., 0] + 256 * pixels[..., 1] + 65536 * pixels[..., 2]
