@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import colorsys
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from comastre.section import Section
 
-Colour = tuple[int, int, int]
+Channel = Annotated[int, Field(ge=0, le=255)]
+Colour = tuple[Channel, Channel, Channel]
 """Red, green and blue, 0..255."""
+LONGEST_NAME = 200
+"""Characters of a class's name: more fit into no table and no figure."""
+
+
+def name_problem(name: str) -> str:
+    """What is wrong with the name of a class, such as 'is empty'; nothing where it is good.
+
+    Control characters would reach the terminal, where they are commands; half a character can't be written to a file.
+    """
+    if not name.strip():
+        return "is empty"
+    if len(name) > LONGEST_NAME:
+        return f"has {len(name):,} characters, more than {LONGEST_NAME}"
+    if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name):
+        return "holds a control character"
+    return ""
 
 
 class ClassRecord(Section):
     """One class, in learning order."""
 
     name: str
-    task: int
+    task: Annotated[int, Field(ge=0)]
     """Step that brought it, 0-based."""
     colour: Colour
     thing: bool | None = None
@@ -48,10 +68,24 @@ class ClassTable(Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> ClassTable:
-        names = [record.name for record in self.classes]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice or "" in names:
-            raise ValueError(f"class names must be there and differ, but {twice or 'one is empty'}")
+        for name in (self.background, *self.names):
+            if problem := name_problem(name):
+                raise ValueError(f"the class name {name[:40]!r} {problem}: give it another one")
+        twice = [name for name, times in Counter(self.names).items() if times > 1]
+        if twice:
+            raise ValueError(f"class names must differ, but {twice[0]} is there twice")
+        return self
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> ClassTable:
+        known = 0
+        for record in self.classes:
+            if record.task not in (known, known - 1):
+                raise ValueError(
+                    f"the class {record.name} is of task {record.task}, but classes stand in learning order, those of "
+                    "task 0 first, and every task has some"
+                )
+            known = record.task + 1
         return self
 
     @property
@@ -67,8 +101,7 @@ class ClassTable(Section):
     @property
     def tasks(self) -> tuple[int, ...]:
         """Number of classes of each task."""
-        steps = [record.task for record in self.classes]
-        return tuple(steps.count(step) for step in range(max(steps, default=-1) + 1))
+        return tuple(Counter(record.task for record in self.classes).values())
 
 
 def class_table(

@@ -11,8 +11,6 @@ A polygon of fewer than three points has no area and is left out.
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +23,21 @@ from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, Labels, Record, data_root
 from comastre.data.images import image_size
-from comastre.data.sets.annotations import Categories, Notes, group_by_image, read_categories, read_json
+from comastre.data.sets.annotations import (
+    Categories,
+    Notes,
+    file_of,
+    group_by_image,
+    packed,
+    read_categories,
+    read_json,
+)
 from comastre.data.sets.held_out import is_held_out
+from comastre.data.sets.outlines import BadOutline, draw
 from comastre.data.sets.removal import NOTHING, Removal
 from comastre.errors import UserError
+from comastre.paths import user_path
+from comastre.text import brief
 
 _FIELDS = ("id", "category_id", "segmentation", "iscrowd")
 _SPLIT_NAMES = {
@@ -54,7 +63,7 @@ def has_validation(config: DataConfig) -> bool:
     """Whether there is an annotation file for validation, other than the one for training."""
     if config.root is None:
         return True  # opening it says what is missing
-    root = Path(config.root).expanduser()
+    root = user_path(config.root, "data.root")
     found = _file(root, "val", config.val_json)
     training = None if config.train_json is None else _file(root, "train", config.train_json)
     return found is not None and (training is None or not found.samefile(training))
@@ -94,16 +103,13 @@ def instance_dataset(
     content = read_json(annotations, "images", "annotations", "categories")
     categories = removal.apply(read_categories(annotations, content), annotations)
     grouped = group_by_image(annotations, content, _FIELDS)
-    try:
-        entries = [(entry["id"], str(entry["file_name"])) for entry in content["images"]]
-    except (KeyError, TypeError):
-        raise UserError(f"{annotations}: every image needs an id and a file_name.") from None
+    entries = [(entry["id"], file_of(annotations, entry)) for entry in content["images"]]
     if held_out is not None:
         entries = [entry for entry in entries if is_held_out(entry[1], held_out) == (split == "val")]
     entries = [entry for entry in entries if not removal.drops(grouped.get(entry[0], []), categories)]
     folder = images or _image_folder(root, annotations, [file for _, file in entries[:1]], split)
     records = [Record(Path(file).with_suffix("").as_posix(), folder / file, annotations) for _, file in entries]
-    notes = Notes([json.dumps(grouped.get(image, [])).encode() for image, _ in entries])
+    notes = Notes([packed(annotations, grouped.get(image, [])) for image, _ in entries])
     colours = palette(len(categories.class_names) + 1)
     reader = InstanceReader(categories, notes)
     title = removal.title(name)
@@ -126,7 +132,7 @@ def has_annotations(root: Path) -> bool:
 
 def _file(root: Path, split: Literal["train", "val"], given: str | None) -> Path | None:
     if given is not None:
-        path = root / Path(given).expanduser()
+        path = root / user_path(given, f"data.{split}_json")
         if not path.is_file():
             raise UserError(f"data.{split}_json: there is no file {path}.")
         return path
@@ -180,37 +186,16 @@ class InstanceReader:
         label = self.categories.label_of.get(entry.get("category_id", -1))
         if label is None:
             raise UserError(
-                f"{record.labels}: annotation {entry.get('id')} of {record.image.name} has the category "
-                f"{entry.get('category_id')}, which is not in the list of categories."
+                f"{record.labels}: annotation {brief(entry.get('id'))} of {record.image.name} has the category "
+                f"{brief(entry.get('category_id'))}, which is not in the list of categories."
             )
         return IGNORE if entry.get("iscrowd") and label else label
 
 
 def _mask(entry: Mapping[str, Any], height: int, width: int, record: Record) -> np.ndarray:
     """The pixels (H, W) bool of one annotation."""
-    from pycocotools import mask as run_length
-
-    where = f"{record.labels}: annotation {entry.get('id')} of {record.image.name}"
-    shape = entry.get("segmentation")
-    if isinstance(shape, dict) and "counts" in shape and "size" in shape:
-        if list(shape["size"]) != [height, width]:
-            raise UserError(
-                f"{where} has a mask of {shape['size'][1]} x {shape['size'][0]} but the image is {width} x {height}: "
-                "make them the same size."
-            )
-    elif not isinstance(shape, list) or not all(isinstance(polygon, list) for polygon in shape):
-        raise UserError(f"{where} has no segmentation (a box alone is not enough): add one, or remove the annotation.")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # between pycocotools and numpy; not about the data
-            if isinstance(shape, list):
-                polygons = [polygon for polygon in shape if len(polygon) >= 6]
-                if not polygons:
-                    return np.zeros((height, width), dtype=bool)
-                runs = run_length.merge(run_length.frPyObjects(polygons, height, width))
-            else:
-                # Counts are a list of numbers, or a text in which they are already packed.
-                runs = run_length.frPyObjects(shape, height, width) if isinstance(shape["counts"], list) else shape
-            return run_length.decode(runs).astype(bool)
-    except Exception as error:  # pycocotools raises bare exceptions of many kinds
-        raise UserError(f"{where} has a segmentation that cannot be read ({error}).") from None
+        return draw(entry.get("segmentation"), height, width)
+    except BadOutline as error:
+        where = f"{record.labels}: annotation {brief(entry.get('id'))} of {record.image.name}"
+        raise UserError(f"{where} {error}") from None

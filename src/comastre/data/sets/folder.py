@@ -14,18 +14,20 @@ classes.json is a list of names in the same order, a list of {"id", "name"}, or 
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from comastre.class_table import palette
+from comastre.class_table import name_problem, palette
 from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below, read_names
 from comastre.data.images import IMAGE_SUFFIXES
 from comastre.data.sets.held_out import is_held_out
+from comastre.documents import Unreadable, read_json
 from comastre.errors import UserError
+from comastre.paths import user_path
 
 _VOID = ("void", "unlabeled", "unlabelled")
 _VAL = ("val", "valid", "validation")
@@ -42,7 +44,7 @@ def has_validation(config: DataConfig) -> bool:
     """Whether the folder says itself which images are for validation."""
     if config.root is None:
         return True  # opening it says what is missing
-    base = Path(config.root).expanduser()
+    base = user_path(config.root, "data.root")
     return _split_folders(base, _VAL) is not None or any((base / f"{name}.txt").exists() for name in _VAL)
 
 
@@ -131,7 +133,10 @@ def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
     if names and names[0].lower() in ("background", *_VOID):
         has_background = names[0].lower() == "background"
         names = names[1:]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    for number, name in enumerate(names, start=1):
+        if problem := name_problem(name):
+            raise UserError(f"{path}: the name of class {number} ({name[:40]!r}) {problem}: give it another one.")
+    twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise UserError(f"{path} names the class {twice[0]} twice: give every class a name of its own.")
     if not 1 <= len(names) < IGNORE:
@@ -139,19 +144,25 @@ def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
     return tuple(names), has_background
 
 
+def _text(name: Any) -> str:
+    if isinstance(name, bool) or not isinstance(name, str | int | float):
+        raise TypeError(name)
+    return str(name).strip()
+
+
 def _from_json(path: Path) -> list[str]:
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = read_json(path)
+    except (OSError, Unreadable) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}.") from None
     if isinstance(content, dict) and isinstance(content.get("classes"), list):
         content = content["classes"]
     if isinstance(content, list) and all(isinstance(each, str) for each in content):
-        return content
+        return [name.strip() for name in content]
     try:
         entries = content.items() if isinstance(content, dict) else [(each["id"], each["name"]) for each in content]
-        by_id = {int(number): str(name) for number, name in entries}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        by_id = {int(number): _text(name) for number, name in entries}
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UserError(
             f'{path} must be a list of names, a list of {{"id": 1, "name": "cat"}}, or {{"1": "cat", ...}}.'
         ) from None
