@@ -10,6 +10,7 @@ from pathlib import Path
 from comastre.bundle import store
 from comastre.bundle.card import ADDRESS
 from comastre.errors import UserError
+from comastre.paths import user_path
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -28,7 +29,7 @@ class HubOptions:
 
 def locate(path_or_hub_id: str | Path, options: HubOptions | None = None) -> Path:
     """The local folder of a bundle, fetched from the hub where it is not a path but an id `owner/name`."""
-    path = Path(path_or_hub_id).expanduser()
+    path = user_path(path_or_hub_id, "the model")
     if path.exists() or isinstance(path_or_hub_id, Path) or not _ID.fullmatch(path_or_hub_id):
         return path
     return fetch(path_or_hub_id, options or HubOptions())

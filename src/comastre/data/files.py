@@ -14,7 +14,9 @@ from comastre.class_table import Colour
 from comastre.data.dataset import IGNORE, Sample
 from comastre.data.images import check_mask, checked_size, read_image, read_mask
 from comastre.data.presence import Fingerprint, cached_presence
+from comastre.documents import Unreadable, read_text
 from comastre.errors import UserError
+from comastre.paths import user_path
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def classes_in(semantic: np.ndarray) -> frozenset[int]:
 def _mark(file: Path) -> str:
     try:
         state = file.stat()
-    except OSError:
+    except (OSError, ValueError):
         return f"{file.name} missing"  # reading the file, later, ends in an error that names it
     return f"{file.name} {state.st_size} {state.st_mtime_ns}"
 
@@ -173,7 +175,7 @@ def data_root(root: str | Path | None, dataset: str) -> Path:
     """The folder of a dataset, or a sentence that says how to name one."""
     if root is None:
         raise UserError(f"{dataset} needs --data.root FOLDER, the folder that holds the data.")
-    folder = Path(root).expanduser()
+    folder = user_path(root, "data.root")
     if not folder.is_dir():
         raise UserError(f"data.root: {folder} is not a folder: give the folder that holds the data of {dataset}.")
     listing(folder)
@@ -191,26 +193,38 @@ def listing(folder: Path) -> list[Path]:
 
 
 def files_below(folder: Path, suffixes: Iterable[str]) -> list[Path]:
-    """All files in a folder and its sub-folders with one of the suffixes; hidden ones are left out."""
+    """All files in a folder and its sub-folders with one of the suffixes; hidden ones are left out.
+
+    Links to folders are followed, but each folder is read once, under its own name where it has one below `folder`: a
+    link that leads back up would have no end.
+    """
     wanted = tuple(suffixes)
     found: list[Path] = []
-    for entry in listing(folder):
-        if entry.name.startswith("."):
+    visited: set[tuple[int, int]] = set()
+    folders, links = [folder], list[Path]()
+    while folders or links:
+        current = folders.pop() if folders else links.pop(0)  # links last: what they lead to may lie here as well
+        state = current.stat()
+        if (state.st_dev, state.st_ino) in visited:
             continue
-        if entry.is_dir():
-            found += files_below(entry, wanted)
-        elif entry.suffix.lower() in wanted:
-            found.append(entry)
-    return found
+        visited.add((state.st_dev, state.st_ino))
+        for entry in listing(current):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                (links if entry.is_symlink() else folders).append(entry)
+            elif entry.suffix.lower() in wanted:
+                found.append(entry)
+    return sorted(found)
 
 
 def read_names(path: Path) -> list[str]:
     """The names in a list file, one per line; empty lines are left out."""
     try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except FileNotFoundError:
         raise UserError(f"The list {path} does not exist.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, Unreadable) as error:
         raise UserError(f"The list {path} cannot be read: {error}.") from None
     if not names:
         raise UserError(f"The list {path} is empty: write one image name per line.")

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comastre.data.parallel import each_in_parallel
+from comastre.documents import read_json
 from comastre.errors import UserError
 from comastre.files import write_whole
+from comastre.paths import user_path
 
 VERSION = 1
 
@@ -36,8 +38,8 @@ class Fingerprint:
     def of(cls, title: str, place: str, marks: Iterable[str]) -> Fingerprint:
         state = hashlib.sha256(f"{VERSION}\n".encode())
         for mark in marks:
-            state.update(f"{mark}\n".encode())
-        where = hashlib.sha256(f"{title}\n{place}".encode()).hexdigest()[:16]
+            state.update(f"{mark}\n".encode(errors="surrogatepass"))  # names of files may be no UTF-8
+        where = hashlib.sha256(f"{title}\n{place}".encode(errors="surrogatepass")).hexdigest()[:16]
         return cls(f"presence-{re.sub(r'[^A-Za-z0-9-]', '_', title)}-{where}.json", state.hexdigest())
 
 
@@ -45,7 +47,7 @@ def cache_folder() -> Path:
     """Where indices are kept."""
     chosen = os.environ.get("COMASTRE_CACHE")
     if chosen:
-        return Path(chosen).expanduser()
+        return user_path(chosen, "COMASTRE_CACHE")
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "comastre" / "cache"
     if sys.platform == "darwin":
@@ -73,11 +75,11 @@ def cached_presence(
 
 def _read(path: Path, fingerprint: Fingerprint, num: int) -> list[frozenset[int]] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, deepest=None)
         if content["fingerprint"] != fingerprint.state or len(content["presence"]) != num:
             return None
         return [frozenset(map(int, classes)) for classes in content["presence"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None  # no cache, or a damaged one: work it out again
 
 

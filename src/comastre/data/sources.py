@@ -17,6 +17,7 @@ from comastre.config.datasets import datasets, find_dataset, installed, near_dat
 from comastre.config.run import DataConfig
 from comastre.data.dataset import Sample, SegmentationDataset
 from comastre.errors import UserError
+from comastre.paths import user_path
 
 Split = Literal["train", "val", "all"]
 
@@ -51,9 +52,9 @@ def parse_source(text: str | Path) -> DataSource:
     if spec is not None and spec.needs_root and colon:
         if not place:
             raise UserError(f"{text} names no folder: write {kind}:FOLDER")
-        path = Path(place).expanduser()
+        path = user_path(place, "the data")
         return _annotation_file(path) if kind == "coco_json" and path.suffix == ".json" else DataSource(kind, path)
-    path = Path(text).expanduser()
+    path = user_path(text, "the data")
     if path.suffix.lower() == ".json" and not path.is_dir():
         return _annotation_file(path)
     if path.is_dir():

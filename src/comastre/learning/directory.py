@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from comastre.bundle import store
 from comastre.config.run import RunConfig
 from comastre.config.run_files import CHECKPOINTS, CONFIG, METRICS, RESULTS, STEPS, TENSORBOARD, step_bundle
 from comastre.config.settings import load_config, write_config
+from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
 from comastre.evaluation.results import Results, StepResult
 from comastre.learning.lesson import CONVENTION, Lesson
@@ -59,11 +59,13 @@ def exists_already(out: Path) -> UserError:
 def begun(work: Path) -> tuple[RunConfig, Mapping[str, Any]] | None:
     """The configuration and the plan of a lesson whose schedule is decided; None where there is none yet."""
     try:
-        plan = json.loads((work / PLAN).read_text(encoding="utf-8"))
+        plan = read_json(work / PLAN)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise UserError(f"{work / PLAN} cannot be read ({error}): start over with --fresh") from None
+    if not isinstance(plan, dict) or not isinstance(plan.get("request", {}), dict):
+        raise UserError(f"{work / PLAN} does not hold the plan of a lesson: start over with --fresh")
     return (load_config(work / CONFIG), plan) if plan.get("decided") else None
 
 
@@ -102,7 +104,7 @@ def set_up(
     `before` is what the old model scored; None for a new model.
     """
     with locked(work):
-        write_atomically(work / PLAN, as_text({**plan, "decided": False}))
+        write_atomically(work / PLAN, json_bytes({**plan, "decided": False}))
         for old in (CHECKPOINTS, STEPS, TENSORBOARD):
             shutil.rmtree(work / old, ignore_errors=True)
         for file in (RESULTS, METRICS, OUTCOME):
@@ -111,7 +113,7 @@ def set_up(
         if model.bundle is not None and before is not None:
             store.save(model.bundle, old_bundle(work), overwrite=True)
             first_results(config, lesson, before).write(work / RESULTS)
-        write_atomically(work / PLAN, as_text({**plan, "decided": True}))
+        write_atomically(work / PLAN, json_bytes({**plan, "decided": True}))
 
 
 def start_of(work: Path) -> Start | None:
@@ -148,8 +150,3 @@ def tidy(work: Path) -> None:
     """Drop what was for going on: with the new model written, only its logs, settings and scores are of use."""
     for folder in (CHECKPOINTS, STEPS):
         shutil.rmtree(work / folder, ignore_errors=True)
-
-
-def as_text(content: Mapping[str, Any]) -> bytes:
-    """JSON for a file that people may read."""
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

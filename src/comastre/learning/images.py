@@ -75,7 +75,9 @@ def to_train_on(
 
 def _shuffled(names: Sequence[str]) -> list[int]:
     """An order that the names alone decide."""
-    return sorted(range(len(names)), key=lambda index: hashlib.sha256(names[index].encode()).digest())
+    return sorted(
+        range(len(names)), key=lambda index: hashlib.sha256(names[index].encode(errors="surrogatepass")).digest()
+    )
 
 
 def _quota(total: int, share: float) -> int:

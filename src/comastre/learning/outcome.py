@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter
 from comastre.bundle import store
 from comastre.class_table import ClassTable
 from comastre.config.run import RunConfig
+from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
 from comastre.evaluation.results import StepResult
 from comastre.learning import directory, messages
@@ -66,13 +66,13 @@ class Outcome:
 
     def write(self, work: Path) -> None:
         content = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
-        write_atomically(work / directory.OUTCOME, directory.as_text(content))
+        write_atomically(work / directory.OUTCOME, json_bytes(content))
 
 
 def outcome_of(work: Path) -> Outcome | None:
     """What a finished lesson scored; None where it is not finished, or its file is no longer whole."""
     try:
-        content = json.loads((work / directory.OUTCOME).read_text(encoding="utf-8"))
+        content = read_json(work / directory.OUTCOME)
         return TypeAdapter(Outcome).validate_python(content)
     except (OSError, ValueError):
         return None

@@ -17,6 +17,7 @@ from comastre.config.recipe import read_recipe, usual_settings
 from comastre.config.sections import Size
 from comastre.config.settings import validate
 from comastre.errors import UserError
+from comastre.paths import user_path
 from comastre.prediction.model import Model
 from comastre.section import merge
 
@@ -91,7 +92,7 @@ def _new(size: str, weights: str | None, method: str) -> StartingModel:
     if size not in sizes:
         raise UserError(f"{NEW}{size} is no size of model: choose {', '.join(NEW + each for each in sizes)}")
     if weights not in (None, "hub", "none"):
-        weights = str(Path(str(weights)).expanduser().absolute())
+        weights = str(user_path(str(weights), "--backbone-weights").absolute())
         if not Path(weights).is_file():
             raise UserError(f"--backbone-weights: there is no file {weights}; give a weights file, 'hub' or 'none'")
     usual = usual_settings(size, method)

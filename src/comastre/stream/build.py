@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from comastre.config.run import RunConfig
+from comastre.documents import require_regular
 from comastre.errors import UserError
+from comastre.paths import user_path
 from comastre.stream.scenario import Scenario, build_scenario
 
 
@@ -19,7 +21,9 @@ def build_stream(config: RunConfig, presence: Sequence[Collection[int]], class_n
     user's files (MiB's tradition on ADE20K), else the protocol's rule chooses them; the scenario says which.
     """
     continual = config.continual
-    partition = None if continual.partition is None else read_partition(Path(continual.partition).expanduser())
+    partition = (
+        None if continual.partition is None else read_partition(user_path(continual.partition, "continual.partition"))
+    )
     scenario = build_scenario(
         presence,
         len(class_names),
@@ -47,11 +51,13 @@ def read_partition(folder: Path) -> list[list[int]]:
     steps: list[list[int]] = []
     while (path := folder / f"train-{len(steps)}.npy").exists():
         try:
+            require_regular(path)
             indices = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # what a damaged file raises depends on where the damage is
             raise UserError(f"continual.partition: {path} cannot be read: {error}.") from None
-        if not np.issubdtype(indices.dtype, np.integer):
-            raise UserError(f"continual.partition: {path} holds {indices.dtype} but must hold image numbers.")
+        kind = getattr(indices, "dtype", type(indices).__name__)  # an archive of arrays is none
+        if isinstance(kind, str) or not np.issubdtype(kind, np.integer):
+            raise UserError(f"continual.partition: {path} holds {kind} but must hold image numbers.")
         steps.append(indices.reshape(-1).tolist())
     if not steps:
         raise UserError(f"continual.partition: {folder} has no train-0.npy")

@@ -15,6 +15,7 @@ from comastre.errors import UserError
 from comastre.evaluation.examples import adopt_examples
 from comastre.evaluation.results import Results
 from comastre.files import copy_files
+from comastre.paths import user_path
 from comastre.stream.scenario import Scenario, Task
 from comastre.training.directory import CHANGEABLE
 from comastre.training.parts import Parts, Prepared
@@ -127,7 +128,7 @@ def _images(scenario: Scenario, task: Task) -> str:
 
 def init_model(source: str | None) -> nn.Module | None:
     """The model that `init` names: a bundle, or the last finished step of a run; None for none."""
-    return None if source is None else store.load(_bundle_of(Path(source).expanduser())).model
+    return None if source is None else store.load(_bundle_of(user_path(source, "init"))).model
 
 
 def _bundle_of(source: Path) -> Path:

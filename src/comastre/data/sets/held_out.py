@@ -7,5 +7,5 @@ import hashlib
 
 def is_held_out(name: str, share: float) -> bool:
     """Whether the image is for validation: its name alone decides, so new images never move old ones."""
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    number = int.from_bytes(hashlib.sha256(name.encode(errors="surrogatepass")).digest()[:8], "big")
     return number < share * 2**64
