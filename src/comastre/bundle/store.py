@@ -1,46 +1,45 @@
 """Model bundles: a directory that can be shared, with tensors in safetensors and everything else as readable text.
 
-No pickle is ever read, and nothing but the four files of a bundle is looked at. A bundle names an installed method and
-never code. It is written aside and then renamed, so that a killed program leaves either the old bundle or the new one.
+A bundle is foreign data: no pickle is ever read, nothing but the four files of a bundle is looked at, no address is
+opened, and nothing is built before its sizes are known to be those of the tensors in the file. It names an installed
+method and a network of timm, and never code. It is written aside and then renamed, so that a killed program leaves
+either the old bundle or the new one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import SafetensorError
 from safetensors.torch import save as as_safetensors
-from torch import Tensor
 
 from comastre import __version__
 from comastre.bundle.card import model_card
 from comastre.bundle.older import described_in_version_1
+from comastre.bundle.weights import ONLY_SAFE, WEIGHTS, built, read_weights
 from comastre.class_table import ClassTable
 from comastre.config import methods
 from comastre.config.recipe import known_fields
-from comastre.config.sections import BackboneConfig, MethodConfig
+from comastre.config.sections import BackboneConfig, MethodConfig, Size
 from comastre.config.settings import explain
+from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
 from comastre.files import flush, write_whole
-from comastre.methods.build import build_method
 from comastre.methods.protocol import Setup
 from comastre.nets.backbone import Backbone
 from comastre.section import Section, merge
+from comastre.text import brief
 
 FORMAT_VERSION = 2
-WEIGHTS, CONFIG, CLASSES, CARD = "model.safetensors", "config.json", "classes.json", "README.md"
+CONFIG, CLASSES, CARD = "config.json", "classes.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CLASSES, CARD)
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_ONLY_SAFE = f"save the model again as a bundle, with {WEIGHTS}"
 
 Parsed = TypeVar("Parsed", bound=Section)
 
@@ -112,17 +111,15 @@ def load(path: str | Path) -> Bundle:
             f"{directory / CLASSES} has tasks of {classes.tasks} classes but {CONFIG} of {tasks}: "
             "the two files are not of one bundle, copy the whole bundle again"
         )
-    # Building draws random weights that are then replaced; the caller's random numbers must not notice.
-    with torch.random.fork_rng(devices=[]):
-        model = build_method(description.method, description.setup).build(tasks)
-    model.load_state_dict(_read_weights(directory / WEIGHTS, model.state_dict()))
+    model = built(directory / CONFIG, directory / WEIGHTS, description, tasks)
+    model.load_state_dict(read_weights(directory / WEIGHTS, model.state_dict()))
     return Bundle(model.eval(), classes, description)
 
 
 def described(directory: Path) -> Mapping[str, Any]:
     """The content of `config.json` as it stands, without a look at the weights; empty where there is none."""
     try:
-        content = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        content = read_json(directory / CONFIG)
     except (ValueError, OSError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -148,7 +145,7 @@ def _write_files(bundle: Bundle, directory: Path) -> None:
     _write_json(directory / CLASSES, bundle.classes.model_dump(mode="json"))
     weights = sum(tensor.numel() for tensor in tensors.values())
     title = f"{methods.title_of(description.method)}, size {description.size} ({description.backbone.name})"
-    write_whole(directory / CARD, model_card(title, bundle.classes, weights).encode())
+    write_whole(directory / CARD, model_card(title, bundle.classes, weights).encode(errors="replace"))
 
 
 def portable(bundle: Bundle) -> Description:
@@ -192,7 +189,7 @@ def _existing(path: Path) -> Path:
     if not (directory / WEIGHTS).is_file():
         pickles = sorted(file.name for file in directory.iterdir() if file.suffix in _PICKLE_SUFFIXES)
         if pickles:
-            raise UserError(f"{directory / pickles[0]} is a pickle, which could run code and is not read: {_ONLY_SAFE}")
+            raise UserError(f"{directory / pickles[0]} is a pickle, which could run code and is not read: {ONLY_SAFE}")
     for name in (CONFIG, CLASSES, WEIGHTS):
         if not (directory / name).is_file():
             raise UserError(f"{directory} is not a whole model: {name} is missing; copy the whole folder again")
@@ -208,7 +205,7 @@ def _read_description(directory: Path, recorded: Mapping[str, Any]) -> tuple[Des
     file = directory / CONFIG
     content = _read_json(file)
     version = content.get("version")
-    if content.get("format") != "comastre" or not isinstance(version, int):
+    if content.get("format") != "comastre" or type(version) is not int or version < 1:
         raise UserError(f"{file} is not the configuration of a comastre model: give the folder of a comastre bundle")
     if version > FORMAT_VERSION:
         raise UserError(
@@ -216,7 +213,7 @@ def _read_description(directory: Path, recorded: Mapping[str, Any]) -> tuple[Des
         )
     tasks = content.get("tasks")
     if not isinstance(tasks, list) or not tasks or not all(type(size) is int and size > 0 for size in tasks):
-        raise UserError(f"{file}: tasks is {tasks!r} but must be a list of class counts; copy the file again")
+        raise UserError(f"{file}: tasks is {brief(tasks)} but must be a list of class counts; copy the file again")
     if version == 1:
         if not isinstance(content.get("model"), dict):
             raise UserError(f"{file}: the section model is missing; copy the file again")
@@ -228,6 +225,8 @@ def _description(file: Path, content: Mapping[str, Any]) -> Description:
     for name, kind in (("method", str), ("size", str), ("backbone", dict), ("settings", dict)):
         if not isinstance(content.get(name), kind):
             raise UserError(f"{file}: {name} is missing or no {kind.__name__}; copy the file again")
+    if content["size"] not in get_args(Size):
+        raise UserError(f"{file}: size is {content['size'][:40]!r} but must be one of {', '.join(get_args(Size))}")
     try:
         spec = methods.find(content["method"])
     except UserError as error:
@@ -248,42 +247,9 @@ def _description(file: Path, content: Mapping[str, Any]) -> Description:
     )
 
 
-def _read_weights(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of `file`, which must be those of the model: same names, shapes and number types."""
-    with file.open("rb") as stream:
-        start = stream.read(9)
-    # A safetensors file starts with the length of a JSON header (8 bytes) and the header's brace.
-    if start[8:] != b"{" and (start.startswith(b"PK") or start[:1] == b"\x80"):
-        raise UserError(f"{file} is a pickle by another name, which could run code and is not read: {_ONLY_SAFE}")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-        difference = _mismatch(shapes, {name: tuple(tensor.shape) for name, tensor in expected.items()})
-        tensors = {} if difference else load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} is damaged or cut short ({error}): copy it again") from error
-    difference = difference or _mismatch(
-        {name: tensor.dtype for name, tensor in tensors.items()},
-        {name: tensor.dtype for name, tensor in expected.items()},
-    )
-    if difference:
-        raise UserError(f"{file} does not fit {CONFIG}: {difference}; the two are not of one bundle, copy both again")
-    return tensors
-
-
-def _mismatch(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    """The first difference between two tables of tensors, in words; empty where there is none."""
-    for name, value in expected.items():
-        if name not in found:
-            return f"tensor {name} is missing"
-        if found[name] != value:
-            return f"tensor {name} is {found[name]} instead of {value}"
-    return next((f"tensor {name} is not known" for name in found if name not in expected), "")
-
-
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
     except (ValueError, OSError) as error:
         raise UserError(f"{file} cannot be read as JSON ({error}): copy it again") from error
     if not isinstance(content, dict):
@@ -292,7 +258,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:
-    write_whole(file, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    write_whole(file, json_bytes(content, indent=2))
 
 
 def _validated(kind: type[Parsed], content: Mapping[str, Any], file: Path) -> Parsed:

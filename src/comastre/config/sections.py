@@ -5,18 +5,22 @@ What a field's default is, a method may say otherwise in its own section.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from comastre.section import Section, merge
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Weight = Annotated[float, Field(ge=0.0)]
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, le=10**9)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
+Mean = Annotated[float, Field(ge=-1e3, le=1e3)]
+Deviation = Annotated[float, Field(ge=1e-4, le=1e3)]
 Size = Literal["tiny", "small", "r50", "r101"]
+_ARCHITECTURE = re.compile(r"[A-Za-z0-9_]{1,100}(\.[A-Za-z0-9_]{1,100})?")
 
 BACKBONES: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"name": "test_resnet", "weights": "none"},  # 64 to 128 px on a CPU, no download
@@ -38,10 +42,21 @@ class BackboneConfig(Section):
     """Keep BatchNorm statistics fixed after the first step."""
     frozen_stride: Literal[0, 4, 8, 16, 32] = 0
     """Never train the layers up to the features of this stride (0: all learn); saves most of their backward pass."""
-    mean: tuple[float, float, float] | None = None
+    mean: tuple[Mean, Mean, Mean] | None = None
     """Image mean in 0..1; by default what the backbone was trained with."""
-    std: tuple[float, float, float] | None = None
+    std: tuple[Deviation, Deviation, Deviation] | None = None
     """Image standard deviation in 0..1; by default what the backbone was trained with."""
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        """Other forms of timm (hf-hub:..., local-dir:...) open addresses and files: a model must not name any."""
+        if not _ARCHITECTURE.fullmatch(name):
+            raise ValueError(
+                f"{name[:80]!r} is no plain name of timm, such as resnet50.tv_in1k: give that, and a file of other "
+                "weights as backbone.weights"
+            )
+        return name
 
     def without_weights(self) -> BackboneConfig:
         """The same structure, whose numbers come from elsewhere: nothing is downloaded or opened."""
