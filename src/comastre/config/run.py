@@ -26,6 +26,8 @@ from comastre.config.sections import BACKBONES, BackboneConfig, MethodConfig, Po
 from comastre.errors import UserError
 from comastre.section import Section, merge
 
+MOST_ITERATIONS, MOST_IMAGES, MOST_PIXELS = 10**8, 8192, 8192
+"""Of a step, of a batch, and of a crop's side: what is larger, nobody can have meant."""
 METHOD_SETTINGS = "method_settings"
 """The field that holds the method's own section; in files the section has the method's name for it."""
 
@@ -60,7 +62,7 @@ class DataConfig(Section):
     """Validation annotation file of coco_json, relative to root; without one a share is held out."""
     held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Share of images for validation where folder or coco_json has no validation split; names decide which."""
-    crop: PositiveInt = 512
+    crop: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = 512
     """Training crop in pixels."""
     scale: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
     """Random rescaling relative to the crop (short side)."""
@@ -82,7 +84,7 @@ class DataConfig(Section):
     """Seed of a generated dataset (shapes): which images exist, apart from the training seed."""
     masks: Literal["semantic", "instance"] = "semantic"
     """One target mask per class present, or per object where the dataset knows objects."""
-    workers: Annotated[int, Field(ge=0)] = 2
+    workers: Annotated[int, Field(ge=0, le=1024)] = 2
     """Loader processes per training process."""
 
     @field_validator("without", mode="before")
@@ -99,11 +101,11 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    iterations: PositiveInt = 20000
+    iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 20000
     """Iterations of the first step."""
-    iterations_per_class: PositiveInt = 1000
+    iterations_per_class: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 1000
     """Iterations per new class of every later step."""
-    batch_size: PositiveInt = 16
+    batch_size: Annotated[int, Field(ge=1, le=MOST_IMAGES)] = 16
     """Images per iteration over all devices."""
     accumulate: PositiveInt = 1
     """Split the batch into this many parts whose gradients are added up; each has its own BatchNorm statistics."""
@@ -135,7 +137,7 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    batch_size: PositiveInt = 1
+    batch_size: Annotated[int, Field(ge=1, le=MOST_IMAGES)] = 1
     """Images per forward pass at evaluation."""
     convention: ConventionName = PAPER
     """Which convention the headline numbers follow; all are in results.json."""

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from comastre.arguments import positive_number, texts, whole_number
 from comastre.bundle import store
 from comastre.config import methods
 from comastre.config.older import upgraded
-from comastre.config.run import RunConfig
+from comastre.config.run import MOST_ITERATIONS, RunConfig
 from comastre.errors import UserError
 from comastre.learning import directory, messages
 from comastre.learning.class_names import read_pairs
@@ -22,7 +23,9 @@ from comastre.learning.outcome import Learned, Say, finish, learned_before, old_
 from comastre.learning.plan import NameChoices, Plan, make_plan
 from comastre.learning.schedule import choose, iterations_within, total_iterations, with_iterations, with_pace
 from comastre.learning.starting_model import StartingModel, open_model, run_settings
+from comastre.paths import user_path
 from comastre.prediction.model import Model
+from comastre.text import brief
 from comastre.text import say as say_line
 from comastre.training.launch import build_fabric
 from comastre.training.lock import locked
@@ -79,15 +82,18 @@ def learn(
         print(learned.new_classes, learned.scores)
         learned.model.predict("photos/images/first.png").label_map
     """
-    out = Path(out).expanduser()
+    out = user_path(out, "out")
     settings = settings or {}
+    if not isinstance(settings, Mapping):
+        raise UserError(f"settings is {brief(settings)} but must be sections, as {{'training': {{'batch_size': 4}}}}")
     _check_amounts(minutes, iterations)
     starting = open_model(model, backbone_weights, settings.get("method"))
     directory.refuse_bad_out(out, starting.folder)
     _check_settings(settings, starting)
-    same = dict(same_class) if isinstance(same_class, Mapping) else read_pairs(same_class)
-    share = settings.get("data", {}).get("held_out", HELD_OUT)
-    plan = make_plan(starting.known, data, val, old_val, NameChoices(same, tuple(new_class), tuple(only)), share)
+    same = dict(same_class) if isinstance(same_class, Mapping) else read_pairs(texts("same_class", same_class))
+    share = _held_out(settings)
+    choices = NameChoices(same, texts("new_class", new_class), texts("only", only))
+    plan = make_plan(starting.known, data, val, old_val, choices, share)
     lesson = plan.lesson
     config = choose(run_settings(starting), plan.amounts, lesson.source.settings(), settings, iterations)
     say(messages.understood(plan, starting.title))
@@ -175,10 +181,19 @@ def _seconds_per_iteration(config: RunConfig, starting: StartingModel, lesson: L
 def _check_amounts(minutes: float | None, iterations: int | None) -> None:
     if minutes is not None and iterations is not None:
         raise UserError("--minutes and --iterations both say how long to train: give one of them")
-    if minutes is not None and not (0 < minutes < math.inf):
-        raise UserError(f"--minutes is {minutes:g} but must be more than 0")
-    if iterations is not None and iterations < 1:
-        raise UserError(f"--iterations is {iterations} but must be 1 or more")
+    if minutes is not None:
+        positive_number("--minutes", minutes)
+    if iterations is not None:
+        whole_number("--iterations", iterations, most=MOST_ITERATIONS)
+
+
+def _held_out(settings: Mapping[str, Any]) -> float:
+    """The share of images that is kept for scoring; whatever else is wrong with the settings, `choose` says."""
+    section = settings.get("data")
+    share = section.get("held_out", HELD_OUT) if isinstance(section, Mapping) else HELD_OUT
+    if not isinstance(share, int | float) or not 0 < share < 1:
+        raise UserError(f"--data.held_out is {share!r} but must be a share between 0 and 1")
+    return float(share)
 
 
 def _check_settings(settings: Mapping[str, Any], starting: StartingModel) -> None:

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from comastre.arguments import whole_number
 from comastre.bundle import hub, store
 from comastre.class_table import ClassTable, Colour
-from comastre.data.images import read_image
+from comastre.data.images import read_image, to_rgb
 from comastre.errors import UserError
+from comastre.paths import user_path
 from comastre.prediction.adjust import adjusted
 from comastre.prediction.result import Prediction
 
@@ -84,8 +86,8 @@ class Model:
         """
         try:
             self.segmenter.to(device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).strip().splitlines()[0]
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(
                 f"device {str(device)!r} cannot be used ({reason}): `comastre doctor` lists the devices"
             ) from error
@@ -122,8 +124,9 @@ class Model:
         >>> [result.label_map.shape for result in model.predict_many(pictures, batch_size=2)]
         [(32, 32), (32, 32)]
         """
-        if batch_size < 1 or (max_side is not None and max_side < 1):
-            raise UserError(f"batch_size ({batch_size}) and max_side ({max_side}) must be 1 or more")
+        whole_number("batch_size", batch_size)
+        if max_side is not None:
+            whole_number("max_side", max_side)
         for _, same_size in groupby(map(_Source.of, images), key=lambda source: source.pixels.shape):
             for batch in _chunks(same_size, batch_size):
                 yield from self._predict_batch(batch, max_side)
@@ -215,9 +218,9 @@ def load(path_or_hub_id: str | Path) -> Model:
 def to_pixels(image: Any) -> Tensor:
     """An image as float32 (3, H, W) in 0..1: a file turned as viewers and training do, others as given."""
     if isinstance(image, str | Path):
-        image = _read(Path(image))
+        image = _read(user_path(image, "the image"))
     if isinstance(image, Image.Image):
-        array = np.asarray(image.convert("RGB"))
+        array = np.asarray(to_rgb(image, "given"))
     elif isinstance(image, np.ndarray):
         array = image
     else:

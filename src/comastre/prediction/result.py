@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -13,8 +12,10 @@ import numpy as np
 from PIL import Image
 
 from comastre.class_table import ClassTable
+from comastre.documents import json_bytes
 from comastre.errors import UserError
 from comastre.files import write_whole
+from comastre.paths import user_path
 from comastre.prediction.pictures import draw_overlay, label_picture
 from comastre.segmentation import ProposedMasks, Segment, Segmentation
 
@@ -107,13 +108,12 @@ class Prediction:
         >>> [file.name for file in model.predict("photo.png").save("results/photo")]
         ['photo.labels.png', 'photo.overlay.jpg', 'photo.segments.json']
         """
-        labels, overlay, segments = files = result_files(Path(path))
+        labels, overlay, segments = files = result_files(user_path(path, "the name of the results"))
         existing = [file for file in files if file.exists()]
         if existing and not overwrite:
             raise UserError(f"{existing[0]} is already there: choose another name, or ask to overwrite it")
-        text = json.dumps({**self.as_json(), **notes}, indent=1, ensure_ascii=False) + "\n"
         contents = {
-            segments: text.encode(),
+            segments: json_bytes({**self.as_json(), **notes}),
             overlay: _encoded(self.plot(), "JPEG", quality=92, subsampling=0),
             labels: _encoded(label_picture(self.label_map, self.classes.colours), "PNG"),
         }

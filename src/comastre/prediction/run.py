@@ -11,9 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
+from comastre.arguments import whole_number
 from comastre.data.images import image_size, read_image
 from comastre.errors import UserError
 from comastre.evaluation.image_progress import ImageProgress
+from comastre.paths import user_path
 from comastre.prediction.earlier import left_to_do, made_by
 from comastre.prediction.image_files import ImageFile, find_images
 from comastre.prediction.model import Model, load
@@ -57,10 +59,10 @@ def predict_files(
     Started again, it keeps finished results of the same model and settings. `adjust` are fields that the model's method
     reads when it predicts.
     """
-    if batch_size < 1:
-        raise UserError(f"--batch-size is {batch_size} but must be 1 or more")
-    if max_side is not None and max_side < 1:
-        raise UserError(f"--max-side is {max_side} but must be 1 or more")
+    whole_number("--batch-size", batch_size)
+    if max_side is not None:
+        whole_number("--max-side", max_side)
+    out = user_path(out, "--out")
     images = find_images(sources, leave_out=out)
     check_targets(images, out)
     model = load(model_name).adjusted(**(adjust or {})).to(device)
