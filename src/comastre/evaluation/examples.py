@@ -11,7 +11,6 @@ They are kept in the run directory, small, so that a report can be made where th
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -24,6 +23,7 @@ from PIL import Image
 
 from comastre.config.run_files import EXAMPLES
 from comastre.data.dataset import IGNORE, SegmentationDataset
+from comastre.documents import json_bytes, read_json
 from comastre.files import copy_files, write_whole
 from comastre.segmentation import SegmentImages
 from comastre.stream.scenario import Scenario
@@ -107,13 +107,13 @@ def record_examples(
     labels = [{"name": name, "colour": list(colour)} for name, colour in zip(names, colours, strict=True)]
     index_file = {"version": _VERSION, "images": images, "labels": labels}
     # Last: what it names is there.
-    write_whole(folder / INDEX, (json.dumps(index_file, indent=1, ensure_ascii=False) + "\n").encode())
+    write_whole(folder / INDEX, json_bytes(index_file))
 
 
 def recorded_names(folder: Path) -> list[str]:
     """Names of the images in a folder of examples; none where there is no whole one."""
     try:
-        return [image["name"] for image in json.loads((folder / INDEX).read_text(encoding="utf-8"))["images"]]
+        return [image["name"] for image in read_json(folder / INDEX)["images"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -136,7 +136,7 @@ def step_folder(step: int) -> str:
 def recorded_steps(examples: Path) -> list[int]:
     """The steps that have a folder of predictions below `examples`, in order."""
     numbers = [path.name.removeprefix(_STEP) for path in examples.glob(f"{_STEP}*")]
-    return sorted(int(number) for number in numbers if number.isdigit())
+    return sorted(int(number) for number in numbers if number.isdecimal() and len(number) < 5)
 
 
 def _small(size: Any) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from comastre.config.conventions import CONVENTIONS, PAPER
+from comastre.documents import read_json
 from comastre.errors import UserError
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.scores import Miou, average, forgetting
@@ -182,7 +183,7 @@ class Results:
         """Read what `write` wrote."""
         path = Path(path)
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = read_json(path)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}; give the folder of a run.") from error
         except ValueError as error:  # JSON and UTF-8 errors
@@ -206,7 +207,7 @@ class Results:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the document"
             problem = f"{where}: {first['msg']}"
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             problem = f"missing or misplaced {error}"
         raise UserError(f"{source} is malformed ({problem}); restore it or run the evaluation again.")
 

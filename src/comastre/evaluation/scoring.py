@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +16,7 @@ from comastre.config.conventions import PAPER
 from comastre.data.class_mapping import ClassMap, ClassMapping, map_classes
 from comastre.data.relabel import relabel
 from comastre.data.sources import DataSource, Split, open_split, split_for_scoring
+from comastre.documents import json_bytes
 from comastre.errors import UserError
 from comastre.evaluation.evaluate import EvaluationPlan, evaluate
 from comastre.evaluation.image_progress import ImageProgress
@@ -91,7 +91,7 @@ class Scores:
         """Write the document, whole."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, (json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n").encode())
+            write_whole(path, json_bytes(self.as_json()))
         except OSError as error:
             raise UserError(f"the scores cannot be written to {path}: {error}") from error
 

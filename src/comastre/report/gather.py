@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from typing import Any, Literal
 from comastre.config.methods import MethodSpec, methods
 from comastre.config.run_files import CHECKPOINTS, CONFIG, ENVIRONMENT, EXAMPLES, METRICS, RESULTS, STEPS
 from comastre.config.yaml_text import NotYaml, parse_yaml
+from comastre.data.images import open_picture
+from comastre.documents import Unreadable, parse_json, read_json, read_text
 from comastre.errors import UserError
 from comastre.evaluation.examples import INDEX, recorded_steps, step_folder
 from comastre.evaluation.results import Results
@@ -19,6 +20,8 @@ from comastre.training.lock import is_held
 
 # Columns of metrics.jsonl that are no loss terms.
 _NOT_TERMS = ("step", "iteration", "learning_rate", "images_per_second")
+_MOST_STEPS, _MOST_ITERATIONS = 10_000, 10**12
+"""A line with larger numbers is none of ours."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
         raise UserError(f"{folder} is not a run, it has no {CONFIG}: {hint}")
     try:
-        content = parse_yaml((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        content = parse_yaml(read_text(folder / CONFIG))
+    except (OSError, Unreadable) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): restore it") from error
     except NotYaml as error:
         raise UserError(f"{folder / CONFIG} is not valid YAML{error}: restore it") from None
@@ -182,9 +185,10 @@ def _read_metrics(file: Path, remarks: list[str]) -> list[dict[str, Any]]:
     damaged = 0
     for number, line in enumerate(lines, start=1):
         try:
-            entry = json.loads(line)
-            if type(entry["step"]) is not int or type(entry["iteration"]) is not int:
-                raise ValueError(line)
+            entry = parse_json(line)
+            for name, most in (("step", _MOST_STEPS), ("iteration", _MOST_ITERATIONS)):
+                if type(entry[name]) is not int or not 0 <= entry[name] < most:
+                    raise ValueError(line)
             kept.append(entry)
         except (ValueError, KeyError, TypeError):
             damaged += number < len(lines)
@@ -199,9 +203,23 @@ def _planned(config: Mapping[str, Any], results: Results | None, step: int) -> i
     if not isinstance(training, Mapping):
         return 0
     if step == 0:
-        return int(training.get("iterations", 0))
+        return _whole(training.get("iterations"))
     classes = len(results.steps[step].new_classes) if results is not None and step < len(results.steps) else 0
-    return int(training.get("iterations_per_class", 0)) * classes
+    return _whole(training.get("iterations_per_class")) * classes
+
+
+def _whole(value: Any) -> int:
+    """A number of iterations as a configuration gives it; 0 for what is none."""
+    return value if type(value) is int and 0 <= value < _MOST_ITERATIONS else 0
+
+
+def _number(value: Any) -> float | None:
+    """A finite number of a log; None for what is none."""
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _curves(
@@ -218,8 +236,8 @@ def _curves(
     points: dict[str, list[tuple[int, float]]] = {}
     for line in lines:
         for name, value in line.items():
-            if name not in _NOT_TERMS and isinstance(value, int | float) and math.isfinite(value):
-                points.setdefault(name, []).append((offsets[line["step"]] + line["iteration"], float(value)))
+            if name not in _NOT_TERMS and (found := _number(value)) is not None:
+                points.setdefault(name, []).append((offsets[line["step"]] + line["iteration"], found))
     curves = [
         LossCurve(name, tuple(at for at, _ in sorted(found)), tuple(value for _, value in sorted(found)))
         for name, found in points.items()
@@ -231,15 +249,16 @@ def _read_examples(folder: Path, remarks: list[str]) -> Examples:
     if not (folder / INDEX).is_file():
         return Examples()
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = read_json(folder / INDEX)
         labels = tuple((str(each["name"]), _colour(each["colour"])) for each in index["labels"])
         steps = recorded_steps(folder)
         images = []
         for number, each in enumerate(index["images"]):
             predictions = {step: folder / step_folder(step) / f"{number:02d}.png" for step in steps}
             image, truth = folder / "image" / f"{number:02d}.jpg", folder / "truth" / f"{number:02d}.png"
-            if not image.is_file() or not truth.is_file():
-                raise ValueError(f"{image} or {truth} is missing")
+            if damaged := [path for path in (image, truth) if not _is_picture(path)]:
+                remarks.append(f"The example picture {damaged[0]} is missing or damaged and was left out.")
+                continue
             images.append(
                 Example(
                     name=str(each["name"]),
@@ -247,23 +266,33 @@ def _read_examples(folder: Path, remarks: list[str]) -> Examples:
                     size=(int(each["height"]), int(each["width"])),
                     image=image,
                     truth=truth,
-                    predictions={step: path for step, path in predictions.items() if path.is_file()},
+                    predictions={step: path for step, path in predictions.items() if _is_picture(path)},
                 )
             )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         remarks.append(f"The example pictures cannot be read ({error}).")
         return Examples()
     return Examples(tuple(images), labels)
 
 
+def _is_picture(path: Path) -> bool:
+    """Whether a photograph or a label map is there and whole."""
+    try:
+        with open_picture(path) as picture:
+            picture.load()
+            return picture.mode in ("P", "L") or path.suffix == ".jpg"
+    except UserError:
+        return False
+
+
 def _colour(channels: Any) -> tuple[int, int, int]:
-    red, green, blue = (int(channel) for channel in channels)
+    red, green, blue = (min(255, max(0, int(channel))) for channel in channels)
     return red, green, blue
 
 
 def _read_environment(file: Path) -> dict[str, str]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         return {str(name): str(value) for name, value in content.items()}
     except (OSError, ValueError, AttributeError):
         return {}  # a run of an earlier version, or a damaged file: the report says that there is none

@@ -98,7 +98,7 @@ def _stream(run: Run) -> tuple[Any, ...]:
         return (*_data(run), run.proposes_only, results.setting, results.protocol, results.tradition)
     tradition = "protocol" if run.setting("continual", "partition") is None else "partition"
     setting, protocol = run.setting("continual", "setting"), run.setting("continual", "protocol")
-    return (*_data(run), run.proposes_only, setting, protocol, tradition)
+    return (*_data(run), run.proposes_only, str(setting), str(protocol), tradition)
 
 
 def _data(run: Run) -> tuple[Any, ...]:
@@ -108,7 +108,8 @@ def _data(run: Run) -> tuple[Any, ...]:
     section = run.config.get("data")
     given = flatten(section) if isinstance(section, Mapping) else {}
     values = [json.dumps(given.get(name), default=str) for name in (spec.validation_fields if spec else ())]
-    return (dataset, tuple(order) if order else None, *values)
+    # As text: the configuration is as somebody wrote it, and a list is no name of a group.
+    return (dataset, json.dumps(order, default=str) if order else None, *values)
 
 
 def dataset_of(run: Run) -> str:

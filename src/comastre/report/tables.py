@@ -152,10 +152,17 @@ def as_csv(table: Table) -> str:
     """All digits, empty where there is no number."""
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
-    writer.writerow(table.columns)
+    writer.writerow(map(_harmless, table.columns))
     for row in table.rows:
-        writer.writerow([cell if isinstance(cell, str) else "" if known(cell) is None else cell for cell in row])
+        writer.writerow(
+            [_harmless(cell) if isinstance(cell, str) else "" if known(cell) is None else cell for cell in row]
+        )
     return content.getvalue()
+
+
+def _harmless(text: str) -> str:
+    """Text that a spreadsheet shows and does not compute: an apostrophe before it is its sign for that."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def as_markdown(table: Table) -> str:

@@ -51,7 +51,7 @@ def write_report(
     page = render(groups, convention, page_title(groups))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, page.encode())
+        write_whole(out, page.encode(errors="replace"))
         if figures is not None:
             from comastre.report.figures import write_figures
 

@@ -35,12 +35,19 @@ class Holder:
     @property
     def lives(self) -> bool:
         """Whether it is known to be alive; of another machine nothing is known."""
-        return self.machine == socket.gethostname() and bool(psutil.pid_exists(self.process))
+        return self.machine == socket.gethostname() and _exists(self.process)
 
     @property
     def is_dead(self) -> bool:
         """Whether it is known to have ended."""
-        return self.machine == socket.gethostname() and not psutil.pid_exists(self.process)
+        return self.machine == socket.gethostname() and not _exists(self.process)
+
+
+def _exists(process: int) -> bool:
+    try:
+        return bool(psutil.pid_exists(process))
+    except OverflowError:  # no system counts so far: the file is damaged
+        return False
 
 
 def holder_of(out: Path) -> Holder | None:
@@ -49,7 +56,7 @@ def holder_of(out: Path) -> Holder | None:
         words = (out / HOLDER).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):
         return None
-    if len(words) != 4 or not words[1].isdigit():
+    if len(words) != 4 or not words[1].isdecimal():
         return None
     return Holder(int(words[1]), words[3])
 

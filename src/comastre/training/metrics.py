@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from comastre.config.run_files import METRICS, TENSORBOARD
+from comastre.documents import parse_json
 from comastre.training.checkpoint import Position, disk_error, write_atomically
 
 if TYPE_CHECKING:
@@ -62,11 +63,12 @@ def lines_until(path: Path, position: Position) -> list[str]:
     if not path.exists():
         return []
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
-            entry = json.loads(line)
-        except ValueError:
+            entry = parse_json(line)
+            earlier = (entry["step"], entry["iteration"]) <= (position.step, position.iteration)
+        except (ValueError, LookupError, TypeError):  # a line of somebody else
             continue
-        if line.endswith("\n") and (entry["step"], entry["iteration"]) <= (position.step, position.iteration):
+        if line.endswith("\n") and earlier:
             kept.append(line)
     return kept
