@@ -16,6 +16,7 @@ import torch
 
 from comastre import __version__
 from comastre.bundle.store import Bundle
+from comastre.documents import read_json
 from comastre.errors import UserError
 from comastre.prediction.image_files import ImageFile
 from comastre.prediction.result import result_files
@@ -59,7 +60,7 @@ def left_to_do(images: Sequence[ImageFile], out: Path, maker: str, overwrite: bo
 def _is_ours(image: ImageFile, segments: Path, maker: str) -> bool:
     """Whether a list of segments is one that `maker` would write of the image as it is now."""
     try:
-        content = json.loads(segments.read_text(encoding="utf-8"))
+        content = read_json(segments)
         return (
             isinstance(content, dict)
             and content.get(MADE_BY) == maker
