@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from comastre.data.build import build_datasets
 from comastre.data.download import fetch as downloading
 from comastre.data.download import prepare as preparing
 from comastre.data.download.prepare import ARCHIVES, prepare
+from comastre.data.download.unpack import unpack
 from comastre.errors import UserError
 from small_data import mask_of, write_image, write_instances, write_mask, write_panoptic, write_sbd, write_voc
 
@@ -295,3 +297,49 @@ def test_from_the_command_line_official_checksums_decide(server, root, voc_archi
     assert stop.value.code == 1
     assert "arrived damaged (its MD5 is not 6cd6e144f989b92b3379bac3b3de84fd)" in said.err
     assert said.err.count("\n") == 1
+
+
+# --- what servers and killed programs leave --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "1e3", "9" * 5000, ""])
+def test_a_length_that_is_no_number_is_none(length):
+    assert downloading._length(SimpleNamespace(headers={"content-length": length})) == 0
+
+
+def test_an_encrypted_archive_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        packed.writestr("secret.txt", "content")
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[6] |= 1  # the bit of the entry's own header that says that it is encrypted
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # and that of the directory
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.zip is damaged .*(encrypted|password)"):
+        unpack(tmp_path / "a.zip", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_kills_left_is_swept(server, voc_archives, root):
+    left = root / ".unpacking-abc"
+    left.mkdir(parents=True)
+    (left / "half.jpg").write_bytes(b"half")
+    prepare("voc", root, server.url, archives=voc_archives)
+    assert not left.exists()
+    assert len(voc_names(root)) > 0
+
+
+def test_two_do_not_prepare_one_folder(server, voc_archives, root):
+    from filelock import FileLock
+
+    (root / "downloads").mkdir(parents=True)
+    with FileLock(root / "downloads" / ".lock"), pytest.raises(UserError, match="is being prepared by another process"):
+        prepare("voc", root, server.url, archives=voc_archives)
+
+
+@pytest.mark.parametrize("content", ["", '{"a": {"ur', "[]", "[" * 100_000])
+def test_a_damaged_list_of_checksums_is_written_anew(tmp_path, content):
+    file, archive = tmp_path / "checksums.json", ARCHIVES["coco"][3]
+    file.write_text(content)
+    (tmp_path / "a.zip").write_bytes(b"content")
+    preparing._record_checksum(file, archive, "http://here", tmp_path / "a.zip")
+    assert json.loads(file.read_text())[archive.file]["sha256"] == hashlib.sha256(b"content").hexdigest()

@@ -29,7 +29,13 @@ def size_of(url: str) -> int:
         raise UserError(
             f"{url} cannot be reached: {_reason(error)}. Check the connection or give --base-url."
         ) from None
-    return int(answer.headers.get("content-length", 0))
+    return _length(answer)
+
+
+def _length(answer: Any) -> int:
+    """Bytes that a server announces; 0 where it says nothing that is a number."""
+    text = str(answer.headers.get("content-length", ""))
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0
 
 
 def download(url: str, target: Path, md5: str | None) -> Path:
@@ -86,7 +92,8 @@ class _Resuming:
             answer.raise_for_status()
             if answer.status_code != requests.codes.partial_content:
                 here = 0  # the server cannot resume and sends everything
-            expected = here + int(answer.headers.get("content-length", 0))
+            length = _length(answer)
+            expected = here + length if length else 0
             with self.partial.open("ab" if here else "wb") as file, _progress() as bar:
                 task = bar.add_task(self.partial.name.removesuffix(".partial"), total=expected or None, completed=here)
                 for block in answer.iter_content(_CHUNK):

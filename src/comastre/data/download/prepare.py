@@ -6,17 +6,20 @@ Started again it goes on where it stopped: finished archives are not fetched twi
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from filelock import FileLock, Timeout
 
 from comastre.data.download.fetch import download, size_of
-from comastre.data.download.unpack import unpack
+from comastre.data.download.unpack import UNPACKING, unpack
+from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
+from comastre.files import sweep, write_whole
 from comastre.text import say
 
 _COCO = "http://images.cocodataset.org"
@@ -99,17 +102,42 @@ def prepare(
         downloads.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{root} cannot be written: {error.strerror}.") from None
-    for archive, url in zip(waiting, urls, strict=True):
-        path = download(url, downloads / archive.file, archive.md5)
-        if archive.md5 is None:
-            _record_checksum(downloads / "checksums.json", archive, url, path)
-        unpack(path, root)
-        if not (root / archive.gives).exists():
-            raise UserError(f"{url} was unpacked into {root} but holds no {archive.gives}: is the mirror right?")
-        if not keep_archives:
-            path.unlink()
-    _finish(dataset, root)
+    with _alone(root, downloads):
+        for archive, url in zip(waiting, urls, strict=True):
+            path = download(url, downloads / archive.file, archive.md5)
+            if archive.md5 is None:
+                _record_checksum(downloads / "checksums.json", archive, url, path)
+            unpack(path, root)
+            if not (root / archive.gives).exists():
+                raise UserError(f"{url} was unpacked into {root} but holds no {archive.gives}: is the mirror right?")
+            if not keep_archives:
+                path.unlink()
+        _finish(dataset, root)
     _report(dataset, root)
+
+
+@contextmanager
+def _alone(root: Path, downloads: Path) -> Iterator[None]:
+    """Hold the folder, and remove what killed starts left half unpacked: nobody else is at work in it."""
+    lock = FileLock(downloads / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(
+            f"{root} is being prepared by another process: wait for it, or choose another --root."
+        ) from None
+    except (OSError, NotImplementedError):
+        pass  # a file system without locks: two at once are the user's care
+    else:
+        for folder in (root, root / "annotations"):
+            sweep(folder, f"{UNPACKING}*", seconds=0.0)
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            with suppress(OSError):
+                Path(lock.lock_file).unlink()  # what is left is data
+        lock.release()
 
 
 def _check_space(root: Path, disk: Path, waiting: Sequence[Archive], urls: Sequence[str]) -> None:
@@ -131,11 +159,15 @@ def _check_space(root: Path, disk: Path, waiting: Sequence[Archive], urls: Seque
 
 
 def _record_checksum(file: Path, archive: Archive, url: str, path: Path) -> None:
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    try:
+        known = read_json(file)
+    except (OSError, ValueError):  # there is none yet, or an earlier version was killed while it wrote
+        known = {}
+    known = dict(known) if isinstance(known, dict) else {}
     with path.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     known[archive.file] = {"url": url, "sha256": digest}
-    file.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    write_whole(file, json_bytes(known))
     say(f"{archive.file}: no official checksum is known, so it was not verified; sha256 {digest} is kept in {file}")
 
 

@@ -13,10 +13,13 @@ from rich.console import Console
 
 from comastre.errors import UserError
 
+UNPACKING = ".unpacking-"
+"""How the names of folders begin in which archives are unpacked; a kill may leave one behind."""
+
 
 def unpack(archive: Path, folder: Path) -> None:
     """The content of a zip or tar archive into `folder`; entries that are there already are kept."""
-    aside = Path(tempfile.mkdtemp(dir=folder, prefix=".unpacking-"))
+    aside = Path(tempfile.mkdtemp(dir=folder, prefix=UNPACKING))
     console = Console(stderr=True)
     try:
         with console.status(f"unpacking {archive.name}"):
@@ -27,9 +30,10 @@ def unpack(archive: Path, folder: Path) -> None:
                 with tarfile.open(archive) as opened_tar:
                     opened_tar.extractall(aside, filter="data")
         merge_into(aside, folder)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, ValueError) as error:
+        # RuntimeError is an encrypted archive, or one packed in a way that Python does not know.
         archive.unlink()
-        reason = str(error).splitlines()[0].rstrip(":")
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
         raise UserError(
             f"{archive} is damaged ({reason}) and was removed: run the command again to download it anew."
         ) from None
