@@ -6,9 +6,11 @@ umask of the user who wrote it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 
 PARTIAL = ".partial"
@@ -48,6 +50,18 @@ def copy_files(source: Path, target: Path) -> None:
             aside.unlink(missing_ok=True)
             raise
     flush(target)
+
+
+def sweep(folder: Path, pattern: str = f".*{PARTIAL}", seconds: float = 3600.0) -> None:
+    """Remove what killed programs left half written in a folder; what is younger than `seconds` may be in work."""
+    for left in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            if time.time() - left.lstat().st_mtime < seconds:
+                continue
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
 
 
 def flush(path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from comastre.data.parallel import each_in_parallel
 from comastre.documents import read_json
 from comastre.errors import UserError
-from comastre.files import write_whole
+from comastre.files import sweep, write_whole
 from comastre.paths import user_path
 
 VERSION = 1
@@ -88,4 +88,5 @@ def _write(path: Path, fingerprint: Fingerprint, presence: list[frozenset[int]])
     # A cache that cannot be written costs time, not the run. Several processes may write: the last one wins whole.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
         write_whole(path, json.dumps(content, separators=(",", ":")).encode())

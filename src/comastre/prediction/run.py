@@ -15,6 +15,7 @@ from comastre.arguments import whole_number
 from comastre.data.images import image_size, read_image
 from comastre.errors import UserError
 from comastre.evaluation.image_progress import ImageProgress
+from comastre.files import sweep
 from comastre.paths import user_path
 from comastre.prediction.earlier import left_to_do, made_by
 from comastre.prediction.image_files import ImageFile, find_images
@@ -68,6 +69,8 @@ def predict_files(
     model = load(model_name).adjusted(**(adjust or {})).to(device)
     maker = made_by(model.bundle, {"max_side": max_side})
     waiting = left_to_do(images, out, maker, overwrite)
+    for folder in {(out / image.name).parent for image in images}:
+        sweep(folder)
     outcome, began = Outcome(kept=len(images) - len(waiting)), time.perf_counter()
     with ImageProgress("segmenting", len(waiting), console) as progress:
         for batch in batches(waiting, batch_size, outcome):

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from comastre.config.run_files import HOLDER, LOCK
 from comastre.errors import UserError
-from comastre.files import write_whole
+from comastre.files import PARTIAL, sweep, write_whole
 
 _ORPHANS = 15.0
 """Seconds in which loader processes notice that the training process was killed: they may hold its lock until then."""
@@ -92,6 +92,7 @@ def locked(out: Path) -> Iterator[None]:
     try:
         _note_holder(out)
         _HELD[place] = thread
+        sweep(out, f"**/.*{PARTIAL}", seconds=0.0)  # nobody else writes here now
         yield
     finally:
         _HELD.pop(place, None)
