@@ -27,6 +27,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from comastre.config.run import TrainingConfig
 from comastre.errors import UserError
+from comastre.text import say
 from comastre.training.stopping import Diverged, Interrupted, StopRequest
 
 Given = ParamSpec("Given")
@@ -37,6 +38,7 @@ _ERRORS: dict[str, type[UserError]] = {kind.__name__: kind for kind in (UserErro
 
 def build_fabric(config: TrainingConfig) -> Fabric:
     """Devices, nodes, strategy and precision as configured, or one sentence on what this machine lacks."""
+    _refuse_lonely_node(config)
     try:
         return Fabric(
             accelerator=config.accelerator,
@@ -61,6 +63,7 @@ def launch(
     """Run `function` in every process and give back what the first returned; errors of a process are raised here."""
     if not spawns(fabric):
         return fabric.launch(function, *args, **kwargs)
+    _say_who_is_awaited(fabric)
     with tempfile.TemporaryDirectory() as folder, _passing_on_signals():
         try:
             work = Opaque((Path(folder), function, args, kwargs))
@@ -103,12 +106,37 @@ class Team:
             distributed.barrier(group=self._group)
 
 
+def _started_outside() -> bool:
+    """Whether torchrun or SLURM started the processes, and tells each who it is."""
+    return bool(TorchElasticEnvironment.detect() or SLURMEnvironment.detect())
+
+
+def _refuse_lonely_node(config: TrainingConfig) -> None:
+    """Several nodes meet at an address: where nothing names it, each would wait for the others for ever."""
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if name not in os.environ]
+    if config.nodes > 1 and missing and not _started_outside():
+        raise UserError(
+            f"training.nodes is {config.nodes}, but nothing says where the nodes meet and which of them this is "
+            f"({', '.join(missing)} not set): start it on every node by torchrun or SLURM, or set MASTER_ADDR, "
+            "MASTER_PORT and NODE_RANK"
+        )
+
+
+def _say_who_is_awaited(fabric: Fabric) -> None:
+    nodes = getattr(fabric.strategy, "num_nodes", 1)
+    if nodes > 1:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        say(
+            f"node {os.environ['NODE_RANK']} of {nodes} waits at {place} for the other "
+            f"{'node' if nodes == 2 else 'nodes'}: start the same command there, each with its own NODE_RANK"
+        )
+
+
 def _strategy(config: TrainingConfig) -> str | Strategy:
     if config.strategy not in ("auto", "ddp") or config.devices * config.nodes == 1:
         return config.strategy
-    started_outside = TorchElasticEnvironment.detect() or SLURMEnvironment.detect()
     # Unused parameters: a batch without objects, or heads of earlier tasks, may leave some without a gradient.
-    return DDPStrategy(find_unused_parameters=True, start_method="popen" if started_outside else "spawn")
+    return DDPStrategy(find_unused_parameters=True, start_method="popen" if _started_outside() else "spawn")
 
 
 def spawns(fabric: Fabric) -> bool:
