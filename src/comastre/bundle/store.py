@@ -33,6 +33,7 @@ from comastre.errors import UserError
 from comastre.files import flush, write_whole
 from comastre.methods.protocol import Setup
 from comastre.nets.backbone import Backbone
+from comastre.paths import user_path
 from comastre.section import Section, merge
 from comastre.text import brief
 
@@ -72,7 +73,7 @@ class Bundle:
 
 def save(bundle: Bundle, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write a bundle to the directory `path`; with `overwrite` the old bundle stays until the new one is complete."""
-    target = Path(path)
+    target = user_path(path, "the folder for the model")
     if bundle.classes.tasks != bundle.model.tasks:
         raise ValueError(
             f"the class table has tasks of {bundle.classes.tasks} classes, the model of {bundle.model.tasks}"
@@ -100,7 +101,7 @@ def save(bundle: Bundle, path: str | Path, *, overwrite: bool = False) -> Path:
 
 def load(path: str | Path) -> Bundle:
     """Read a bundle from the directory `path`, on the CPU and in evaluation mode."""
-    directory = _existing(Path(path))
+    directory = _existing(user_path(path, "the model"))
     content = _read_json(directory / CLASSES)
     # Version 1 kept there how the model was trained.
     recorded = content.pop("training", {})

@@ -11,7 +11,6 @@ import functools
 import inspect
 import io
 import itertools
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +36,9 @@ from comastre.cli.train import train
 from comastre.config.methods import DEFAULT, find
 from comastre.config.overrides import UsageError, config_fields, named_method, split_overrides
 from comastre.config.settings import read_settings
+from comastre.documents import read_json
 from comastre.errors import UserError
+from comastre.paths import shown
 from comastre.text import complain, say, table
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -94,9 +95,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        complain(f"{type(error).__name__}: {error} (this should not happen; --debug shows where)")
+        complain(_unforeseen(error))
         code = FAILED
     sys.exit(code)
+
+
+def _unforeseen(error: Exception) -> str:
+    """What the disk refused is no fault of the program, and named; everything else is."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        what = shown(str(error.filename))
+        return f"{what} cannot be used ({error.strerror}): check the name, your permissions and the space on the disk"
+    return f"{type(error).__name__}: {error} (this should not happen; --debug shows where)"
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -190,7 +199,7 @@ def _meant_method(name: str, rest: Sequence[str]) -> str | None:
     # What is wrong with a source is told by whoever reads it to use it.
     with contextlib.suppress(UserError, OSError, ValueError):
         if name in TAKE_MODELS:
-            described = json.loads(Path(source).joinpath("config.json").read_text(encoding="utf-8"))
+            described = read_json(Path(source).joinpath("config.json"))
             return find(described["method"]).name if isinstance(described, dict) and "method" in described else None
         return str(read_settings(source)["method"])
     return None
