@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 MOST_WORKERS = 8  # each loads torch, and more of them than long test files have nothing to do
+
+settings.register_profile("long", max_examples=5000)  # tests/any_values.py says what the default is
 
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     # Before torch is imported: workers that each use every processor would wait for one another.

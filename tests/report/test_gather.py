@@ -14,7 +14,7 @@ from comastre.errors import UserError
 from comastre.report import groups as groups_module
 from comastre.report.gather import read_run
 from comastre.report.groups import grouped, labelled
-from comastre.report.write import read_groups
+from comastre.report.write import read_groups, write_report
 
 
 def test_a_finished_run(tmp_path: Path) -> None:
@@ -56,7 +56,21 @@ def test_damage_elsewhere_is_told(tmp_path: Path) -> None:
     run = read_run(folder)
     assert "1 damaged" in run.remarks[0]
     assert "00.png is missing" in run.remarks[1]
-    assert run.examples.images == ()
+    assert [example.name for example in run.examples.images] == ["image-1"]
+
+
+@pytest.mark.parametrize("name", ["image/00.jpg", "truth/00.png", "step-01/00.png"])
+def test_a_damaged_picture_costs_itself_alone(tmp_path: Path, name: str) -> None:
+    folder = make_run(tmp_path / "run")
+    file = folder / "examples" / name
+    file.write_bytes(file.read_bytes()[:40])
+    run = read_run(folder)
+    if name.startswith("step"):
+        assert [sorted(example.predictions) for example in run.examples.images] == [[0, 2], [0, 1, 2]]
+    else:
+        assert [example.name for example in run.examples.images] == ["image-1"]
+        assert f"{file} is missing or damaged" in run.remarks[0]
+    write_report([folder], folder / "report.html", figures=tmp_path / "figures" if "truth" in name else None)
 
 
 @pytest.mark.parametrize(
