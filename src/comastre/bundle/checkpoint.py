@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from comastre.documents import read_json
 from comastre.errors import UserError
+from comastre.paths import user_path
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -43,7 +44,7 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
 
 
 def _folder_of(source: str | Path) -> Path:
-    folder = Path(source).expanduser()
+    folder = user_path(source, "the checkpoint")
     if folder.is_dir():
         return folder
     if folder.exists() or not _HUB_ID.fullmatch(str(source)):
@@ -61,7 +62,7 @@ def _folder_of(source: str | Path) -> Path:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{str(path.parent)!r} has no {path.name}; give a transformers checkpoint folder.") from None
     except (ValueError, OSError) as error:
