@@ -22,7 +22,7 @@ SMALL_QUERY_NET: dict[str, Any] = {
     "pixel_decoder": {"layers": 0, "top_down": True},
     "mask_decoder": {"layers": 2},
 }
-BY_SECTION = FEW_POINTS | {"mask2former": SMALL_QUERY_NET}
+BY_SECTION = FEW_POINTS | {"mask2former": SMALL_QUERY_NET, "comformer": SMALL_QUERY_NET}
 
 
 @pytest.mark.parametrize("spec", methods.methods().values(), ids=lambda spec: spec.name)

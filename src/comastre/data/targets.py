@@ -35,6 +35,20 @@ class Targets:
             all_labels[image, :count] = labels[image]
         return cls(all_masks, all_labels, counts, tuple(image_ids))
 
+    def extended(self, masks: Sequence[Tensor], labels: Sequence[Tensor]) -> Targets:
+        """With more masks (G_i, H, W) and labels (G_i,) behind those of each image, all on the same device."""
+        counts = tuple(count + len(more) for count, more in zip(self.counts, labels, strict=True))
+        largest = max(counts, default=0)
+        all_masks = self.masks.new_zeros(len(counts), largest, *self.masks.shape[-2:])
+        all_labels = self.labels.new_zeros(len(counts), largest)
+        for image, (before, count) in enumerate(zip(self.counts, counts, strict=True)):
+            all_masks[image, :before], all_labels[image, :before] = (
+                self.masks[image, :before],
+                self.labels[image, :before],
+            )
+            all_masks[image, before:count], all_labels[image, before:count] = masks[image], labels[image]
+        return Targets(all_masks, all_labels, counts, self.image_ids)
+
     @property
     def valid(self) -> Tensor:
         """(B, G) bool: which rows are real; built on the device from the host's counts."""

@@ -15,6 +15,7 @@ MASK2FORMER = MethodSpec(
     implementation="comastre.methods.mask2former.method:mask2former",
     section="mask2former",
     gives=frozenset({"labels", "segments", "proposals"}),
+    learns_on_as="comformer",
     presets="comastre.methods.mask2former.presets",
 )
 MASK2FORMER_JOINT = replace(
@@ -23,5 +24,4 @@ MASK2FORMER_JOINT = replace(
     title="Mask2Former, joint training",
     about="Mask2Former on all classes at once: the ceiling of query methods (paper Table 3)",
     all_at_once=True,
-    learns_on_as="mask2former",
 )

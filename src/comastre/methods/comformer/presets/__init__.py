@@ -1,0 +1,1 @@
+"""The part of CoMFormer in the presets: sizes, points, rates and weights."""
