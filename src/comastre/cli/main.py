@@ -200,7 +200,10 @@ def _meant_method(name: str, rest: Sequence[str]) -> str | None:
     with contextlib.suppress(UserError, OSError, ValueError):
         if name in TAKE_MODELS:
             described = read_json(Path(source).joinpath("config.json"))
-            return find(described["method"]).name if isinstance(described, dict) and "method" in described else None
+            if not isinstance(described, dict) or "method" not in described:
+                return None
+            spec = find(described["method"])
+            return spec.learns_on_as or spec.name
         return str(read_settings(source)["method"])
     return None
 

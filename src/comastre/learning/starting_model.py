@@ -74,12 +74,20 @@ def open_model(
     description = store.portable(loaded)
     spec = methods.find(description.method)
     if spec.learns_on_as is not None:
-        description = replace(description, method=spec.learns_on_as)
+        description = _taught_by(description, methods.find(spec.learns_on_as))
     if method not in (None, description.method):
         raise UserError(
             f"--method {method} cannot be set for a lesson: the model's own is {description.method}, leave it away"
         )
     return StartingModel(description, loaded, _title(title, loaded.classes), folder)
+
+
+def _taught_by(description: Description, spec: methods.MethodSpec) -> Description:
+    """The same model with another method, whose section has all fields of its own and may have more."""
+    settings = description.settings
+    if type(settings) is not spec.config:
+        settings = spec.config.model_validate(settings.model_dump())
+    return replace(description, method=spec.name, settings=settings)
 
 
 def _title(name: str, known: ClassTable) -> str:
