@@ -375,7 +375,9 @@ def make_version_1(directory: Path, recorded: bool = True) -> Path:
     """The files as comastre 0.1 wrote them; not every model had its training recorded."""
     content = json.loads((directory / store.CONFIG).read_text())
     settings, training, backbone = content["settings"], content["training"], dict(content["backbone"])
-    later = backbone.pop("freeze_batch_norm_later")
+    frozen = backbone.pop("freeze_batch_norm")
+    backbone |= {"frozen_batch_norm": frozen == "always"}
+    del backbone["freeze_batch_norm_weights"]
     sections = ("pixel_decoder", "mask_decoder", "class_decoder", "inference")
     model = {"size": content["size"], "backbone": backbone, **{name: settings[name] for name in sections}}
     amounts = training["training"]
@@ -385,7 +387,7 @@ def make_version_1(directory: Path, recorded: bool = True) -> Path:
         "training": {
             **{name: amounts[name] for name in ("iterations", "iterations_per_class", "batch_size")},
             **{name: settings["optimiser"][name] for name in _RATES},
-            "freeze_batch_norm_later": later,
+            "freeze_batch_norm_later": frozen != "none",
             "precision": amounts["precision"],
         },
     }
@@ -407,9 +409,9 @@ def test_a_bundle_of_version_1_is_the_same_model(saved: Path, copy: Path) -> Non
 
 
 def test_statistics_that_followed_the_data_in_version_1_still_do(tmp_path: Path) -> None:
-    folder = store.save(make_bundle(backbone={"freeze_batch_norm_later": False}), tmp_path / "model")
+    folder = store.save(make_bundle(backbone={"freeze_batch_norm": "none"}), tmp_path / "model")
     found = store.load(make_version_1(folder)).description.backbone
-    assert not found.freeze_batch_norm_later
+    assert found.freeze_batch_norm == "none"
 
 
 def test_version_1_without_a_record_was_trained_as_models_of_its_size_are(copy: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_model_is_taught_as_it_was_trained():
             "pixel_decoder": {"dim": 96},
             "optimiser": {"learning_rate": 2e-3, "later_learning_rate": 4e-4, "clip": 0.7},
         },
-        "backbone": {"freeze_batch_norm_later": False},
+        "backbone": {"freeze_batch_norm": "none"},
         "data": {"crop": 96},
     }
     before = load_config("shapes-6-2", changes)

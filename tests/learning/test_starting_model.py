@@ -26,11 +26,11 @@ def test_a_new_model_is_built_as_the_preset_of_its_size(size, preset, method):
 
 def test_nothing_of_a_random_backbone_stands_still():
     backbone = open_model("new:small", "none").description.backbone
-    assert backbone.weights == "none" and not backbone.frozen_batch_norm and backbone.frozen_stride == 0
+    assert backbone.weights == "none" and backbone.freeze_batch_norm == "later" and backbone.frozen_stride == 0
 
 
 def test_statistics_of_a_pretrained_backbone_stand_still():
-    assert open_model("new:r50").description.backbone.frozen_batch_norm
+    assert open_model("new:r50").description.backbone.freeze_batch_norm == "always"
 
 
 def written(tiny_bundle, folder, **changes):
@@ -66,7 +66,9 @@ def test_a_model_of_version_1_learns_on_as_it_did(tiny_bundle, tmp_path):
     folder = shutil.copytree(tiny_bundle, tmp_path / "model")
     content = json.loads((folder / "config.json").read_text())
     settings, backbone = content["settings"], dict(content["backbone"])
-    later = backbone.pop("freeze_batch_norm_later")
+    backbone |= {"frozen_batch_norm": False}
+    later = backbone.pop("freeze_batch_norm") == "later"
+    del backbone["freeze_batch_norm_weights"]
     shape = ("pixel_decoder", "mask_decoder", "class_decoder", "inference")
     model = {"size": content["size"], "backbone": backbone, **{name: settings.pop(name) for name in shape}}
     rates = settings.pop("optimiser") | {"freeze_batch_norm_later": later}
@@ -95,7 +97,7 @@ def test_a_digest_changes_with_anything_that_a_model_is(tiny_bundle, tmp_path):
     others = {
         "method": {"method": "finetune"},
         "settings": {"settings": softer},
-        "backbone": {"backbone": what.backbone.model_copy(update={"freeze_batch_norm_later": False})},
+        "backbone": {"backbone": what.backbone.model_copy(update={"freeze_batch_norm": "none"})},
     }
     digests = [
         open_model(written(tiny_bundle, tmp_path / name, **changes)).digest() for name, changes in others.items()

@@ -238,7 +238,7 @@ def statistics(backbone: Backbone) -> list[Tensor]:
 @pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet"])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_frozen_batch_norm_keeps_its_statistics_in_training(name: str, frozen: bool) -> None:
-    backbone = make(name, frozen_batch_norm=frozen)
+    backbone = make(name, freeze_batch_norm="always" if frozen else "none")
     before = statistics(backbone)
     assert before
     backbone.train()

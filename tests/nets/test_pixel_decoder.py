@@ -55,6 +55,31 @@ def test_the_papers_decoder_has_no_weights_for_it() -> None:
     assert set(make(layers=1, top_down=True).state_dict()) > names
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_under_mixed_precision_it_stays_in_float32_unless_asked(padded: bool) -> None:
+    """What it makes of half-precision features is, to the bit, what it makes of them in float32."""
+    padding = torch.zeros(2, 64, 64, dtype=torch.bool) if padded else None
+    maps = [level.bfloat16() for level in features()]
+    exact = make(layers=1)([level.float() for level in maps], padding)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        kept = make(layers=1)(maps, padding)
+        rough = make(layers=1, float32=False)(maps, padding)
+    for one, other, third in zip(
+        (*kept.levels, kept.mask_features),
+        (*exact.levels, exact.mask_features),
+        (*rough.levels, rough.mask_features),
+        strict=True,
+    ):
+        assert one.dtype == torch.float32 and torch.equal(one, other)
+        assert 1e-4 < (third.float() - other).abs().max() < 0.2
+    assert rough.mask_features.dtype == torch.bfloat16
+
+
+def test_in_double_precision_it_stays_in_double_precision() -> None:
+    assert make(layers=1).double()([level.double() for level in features()]).mask_features.dtype == torch.float64
+
+
 @torch.no_grad()
 def test_what_padding_holds_changes_nothing() -> None:
     decoder, maps = make(top_down=True), features()

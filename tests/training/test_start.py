@@ -84,8 +84,14 @@ def test_how_later_steps_are_augmented_and_learned_does_not_matter(tmp_path: Pat
     config = config_of(
         continual={"setting": "2-2"},
         data={"later_beside": 0.5, "later_scale": [0.9, 1.2]},
-        backbone={"freeze_batch_norm_later": False},
-        comastre={"optimiser": {"learning_rate": 0.04}, "weights": {"mask_kd": 2.0}},
+        backbone={"freeze_batch_norm": "none"},
+        training={"iterations_per_class": 1, "log_every": 7},
+        comastre={
+            "optimiser": {"later_learning_rate": 0.04, "later_backbone_factor": 0.5},
+            "weights": {"mask_kd": 2.0, "auxiliary": 1.0},
+            "distillation": {"mask_loss": "divergence", "class_direction": "old_new", "beta": 1.0},
+            "classification": {"cross_entropy": "all_classes", "across_tasks": True},
+        },
     )
     assert len(run(config, tmp_path / "run", base=base, parts=LATER).steps) == 2
 
@@ -98,6 +104,18 @@ def test_how_later_steps_are_augmented_and_learned_does_not_matter(tmp_path: Pat
         ({"comastre": {"pixel_decoder": {"layers": 2}}}, "comastre.pixel_decoder.layers: 1 -> 2"),
         ({"comastre": {"inference": {"alpha": 0.5}}}, "comastre.inference.alpha: 0.8 -> 0.5"),
         ({"data": {"crop": 64}}, "data.crop: 32 -> 64"),
+        ({"backbone": {"freeze_batch_norm": "always"}}, "backbone.freeze_batch_norm: later -> always"),
+        (
+            {"comastre": {"classification": {"loss": "cross_entropy"}}},
+            "comastre.classification.loss: focal -> cross_entropy",
+        ),
+        ({"comastre": {"classification": {"gamma": 1.0}}}, "comastre.classification.gamma: 2.0 -> 1.0"),
+        ({"comastre": {"matching": {"objectness_cost": 1.0}}}, "comastre.matching.objectness_cost: 0.0 -> 1.0"),
+        ({"comastre": {"weights": {"no_object": 0.2}}}, "comastre.weights.no_object: 0.1 -> 0.2"),
+        ({"comastre": {"optimiser": {"learning_rate": 0.04}}}, "comastre.optimiser.learning_rate: 0.05 -> 0.04"),
+        ({"training": {"iterations": 3}}, "training.iterations: 2 -> 3"),
+        ({"training": {"precision": "bf16-mixed"}}, "training.precision: 32-true -> bf16-mixed"),
+        ({"method": "objectness"}, "method: comastre -> objectness"),
     ],
 )
 def test_what_the_first_model_is_must_be_the_same(tmp_path: Path, base: Path, changes: dict[str, Any], sentence: str):
@@ -113,7 +131,9 @@ def test_an_older_run_can_be_the_base_of_a_new_one(tmp_path: Path, base: Path):
     settings = yaml.safe_load((base / "config.yaml").read_text())
     own = settings.pop("comastre")
     settings["training"] |= own.pop("optimiser")
-    settings["training"]["freeze_batch_norm_later"] = settings["backbone"].pop("freeze_batch_norm_later")
+    settings["training"]["freeze_batch_norm_later"] = settings["backbone"].pop("freeze_batch_norm") == "later"
+    settings["backbone"] |= {"frozen_batch_norm": False}
+    del settings["backbone"]["freeze_batch_norm_weights"]
     settings |= {name: own.pop(name) for name in LOSS_SECTIONS}
     settings["model"] = {"size": settings.pop("size"), "backbone": settings.pop("backbone"), **own}
     (tmp_path / "base" / "config.yaml").write_text(yaml.safe_dump(settings))

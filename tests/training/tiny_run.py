@@ -51,7 +51,7 @@ def tiny_config(frozen: bool = False, learning_rate: float = 0.05, **training: A
         {
             "seed": 3,
             "size": "tiny",
-            "backbone": {"frozen_batch_norm": frozen},
+            "backbone": {"freeze_batch_norm": "always" if frozen else "later"},
             "data": {"crop": SIDE, "workers": 0},
             "continual": {"setting": "2-1"},
             "comastre": {
@@ -144,7 +144,7 @@ class TinyMethod(Method):
         self.old_model: TinyModel | None = None
         self.brightness: Tensor | None = None
         # Over two processes dropout cannot be that of one.
-        self.exact = config.backbone.frozen_batch_norm
+        self.exact = config.backbone.freeze_batch_norm == "always"
 
     def build(self, tasks: Sequence[int]) -> TinyModel:
         return TinyModel(self.exact, tasks)

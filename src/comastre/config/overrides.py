@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from comastre.config import methods
-from comastre.config.older import renamed
+from comastre.config.older import renamed, renamed_value
 from comastre.config.run import METHOD_SETTINGS, RunConfig
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
@@ -179,7 +179,7 @@ def split_overrides(
             if not has_value and field.annotation is not bool:
                 raise UsageError(f"--{name} needs a value, as in --{name} {field.default}")
             text = waiting.pop(0) if has_value else "true"
-        _put(overrides, field.name, parse_value(text, field))
+        _put(overrides, field.name, parse_value(renamed_value(name, text), field))
     return overrides, rest
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from comastre.config.older import batch_norm_today
 from comastre.section import Section, merge
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -25,7 +26,8 @@ _ARCHITECTURE = re.compile(r"[A-Za-z0-9_]{1,100}(\.[A-Za-z0-9_]{1,100})?")
 BACKBONES: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"name": "test_resnet", "weights": "none"},  # 64 to 128 px on a CPU, no download
     "small": {"name": "tf_efficientnet_lite0"},  # photographs on a CPU
-    "r50": {"name": "resnet50.tv_in1k"},
+    # detectron2's fixed BatchNorm, as in CoMFormer's released configurations of it.
+    "r50": {"name": "resnet50.tv_in1k", "freeze_batch_norm": "always", "freeze_batch_norm_weights": True},
     "r101": {"name": "resnet101.tv_in1k"},
 }
 """Backbone of each size, where none is named."""
@@ -36,10 +38,10 @@ class BackboneConfig(Section):
     """Any timm model that gives features at strides 4, 8, 16 and 32."""
     weights: str = "hub"
     """'hub' (pretrained, downloaded), 'none' (random), or the path of a .safetensors or state-dict file."""
-    frozen_batch_norm: bool = False
-    """Keep BatchNorm statistics fixed from the first step on."""
-    freeze_batch_norm_later: bool = True
-    """Keep BatchNorm statistics fixed after the first step."""
+    freeze_batch_norm: Literal["none", "later", "always"] = "none"
+    """When BatchNorm statistics stand still: in no step, after the first, or from the first on."""
+    freeze_batch_norm_weights: bool = False
+    """Where the statistics stand still, so do the weights and biases of BatchNorm, as in detectron2."""
     frozen_stride: Literal[0, 4, 8, 16, 32] = 0
     """Never train the layers up to the features of this stride (0: all learn); saves most of their backward pass."""
     mean: tuple[Mean, Mean, Mean] | None = None
@@ -57,6 +59,15 @@ class BackboneConfig(Section):
                 "weights as backbone.weights"
             )
         return name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_names(cls, given: Any) -> Any:
+        return batch_norm_today(given) if isinstance(given, Mapping) else given
+
+    def holds_batch_norm(self, step: int) -> bool:
+        """Whether BatchNorm stands still in a step (0-based)."""
+        return self.freeze_batch_norm == "always" or (self.freeze_batch_norm == "later" and step > 0)
 
     def without_weights(self) -> BackboneConfig:
         """The same structure, whose numbers come from elsewhere: nothing is downloaded or opened."""
@@ -79,6 +90,8 @@ class PixelDecoderConfig(Section):
     """Sampling points per head and level."""
     feedforward: PositiveInt = 1024
     """Hidden width of the feed-forward layers."""
+    float32: bool = True
+    """Stay in float32 under mixed precision, as Mask2Former's does."""
 
 
 class MaskDecoderConfig(Section):
@@ -171,6 +184,13 @@ class MethodConfig(Section):
     def for_size(cls, size: str) -> Mapping[str, Any]:
         """Fields that a named size fills in where they are not given."""
         return {}
+
+    def shapes_first_step(self, field: str, from_init: bool) -> bool:
+        """Whether a field of the section, as in `optimiser.clip`, has a say in the model of a first step.
+
+        Runs that share a first step (`--base`) may differ in the others. `from_init`: it starts from another model.
+        """
+        return not field.startswith("optimiser.later_")
 
     def for_lesson(self, new_classes: int) -> Mapping[str, Any]:
         """Fields to change where a model is taught `new_classes` classes from few images (`comastre learn`)."""

@@ -110,7 +110,11 @@ def _new(size: str, weights: str | None, method: str) -> StartingModel:
     # BatchNorm statistics of a few dozen images are worse than those of a pretraining, which are therefore frozen; a
     # random backbone has none worth keeping, so all of it is trained.
     pretrained = backbone.weights != "none"
-    standing = {"frozen_batch_norm": pretrained, "frozen_stride": backbone.frozen_stride if pretrained else 0}
+    standing = {
+        "freeze_batch_norm": "always" if pretrained else "later",
+        "freeze_batch_norm_weights": False,
+        "frozen_stride": backbone.frozen_stride if pretrained else 0,
+    }
     backbone = backbone.model_copy(update=standing)
     origin = {
         "hub": "pretrained weights from the hub",

@@ -42,7 +42,7 @@ from comastre.stream.scenario import Scenario, Task
 SMALL: Mapping[str, Any] = {
     "size": "tiny",
     # Statistics of the backbone that stand still; those that do not are shared by two processes, as in the loop.
-    "backbone": {"frozen_batch_norm": True},
+    "backbone": {"freeze_batch_norm": "always"},
     "data": {"dataset": "shapes", "crop": 64, "train_images": 60, "val_images": 4, "workers": 0},
     "continual": {"setting": "6-2"},
     "training": {"batch_size": 4, "accelerator": "cpu"},

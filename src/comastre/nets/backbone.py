@@ -52,9 +52,11 @@ class Backbone(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
         self.config = config
-        self.frozen_batch_norm = config.frozen_batch_norm
         if config.frozen_stride:
             self._freeze_up_to(_STRIDES.index(config.frozen_stride))
+        self._norm_weights = self._trained_norm_weights() if config.freeze_batch_norm_weights else frozenset()
+        self.frozen_batch_norm = False
+        self.enter_step(0)
 
     def train(self, mode: bool = True) -> Backbone:
         super().train(mode)
@@ -65,10 +67,22 @@ class Backbone(nn.Module):
         return self
 
     def enter_step(self, step: int) -> None:
-        """Hold the BatchNorm statistics still in this step (0-based), or let them follow the data, as configured."""
-        later = step > 0 and self.config.freeze_batch_norm_later
-        self.frozen_batch_norm = self.config.frozen_batch_norm or later
+        """Hold BatchNorm still in this step (0-based), or let its statistics follow the data, as configured."""
+        self.frozen_batch_norm = self.config.holds_batch_norm(step)
+        for name, parameter in self.network.named_parameters():
+            if name in self._norm_weights:
+                parameter.requires_grad_(not self.frozen_batch_norm)
         self.train(self.training)
+
+    def _trained_norm_weights(self) -> frozenset[str]:
+        """Names of the weights and biases of BatchNorm that no `frozen_stride` holds."""
+        return frozenset(
+            f"{path}.{name}"
+            for path, module in self.network.named_modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter.requires_grad
+        )
 
     def _freeze_up_to(self, level: int) -> None:
         """Freeze what the features of this level are made of, whatever the network calls its layers."""

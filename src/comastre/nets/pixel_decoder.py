@@ -13,6 +13,7 @@ from comastre.nets.attention import FeedForward, initialise_xavier
 from comastre.nets.deformable_attention import DeformableAttention
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions
+from comastre.nets.precision import upcast
 
 _GROUPS = 32
 _LEVELS = 3
@@ -45,6 +46,7 @@ class PixelDecoder(nn.Module):
     def __init__(self, channels: Sequence[int], config: PixelDecoderConfig) -> None:
         super().__init__()
         self.dim = config.dim
+        self.float32 = config.float32
         # Coarse to fine, as the levels are read.
         self.projections = nn.ModuleList(
             nn.Sequential(nn.Conv2d(width, config.dim, 1), nn.GroupNorm(_GROUPS, config.dim))
@@ -76,6 +78,12 @@ class PixelDecoder(nn.Module):
 
     def forward(self, features: Sequence[Tensor], padding: Tensor | None = None) -> PixelEmbeddings:
         """`padding` (B, H, W) is true where an image of the batch has no pixels."""
+        if not self.float32:
+            return self._decode(features, padding)
+        with torch.autocast(features[0].device.type, enabled=False):
+            return self._decode([upcast(feature) for feature in features], padding)
+
+    def _decode(self, features: Sequence[Tensor], padding: Tensor | None) -> PixelEmbeddings:
         coarse_to_fine = list(reversed(features[1:]))
         shapes = [(level.shape[-2], level.shape[-1]) for level in coarse_to_fine]
         paddings = [None if padding is None else _shrink_padding(padding, shape) for shape in shapes]

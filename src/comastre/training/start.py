@@ -20,11 +20,12 @@ from comastre.stream.scenario import Scenario, Task
 from comastre.training.directory import CHANGEABLE
 from comastre.training.parts import Parts, Prepared
 
-# What both runs must share for the first step's model and scores to mean the same in both, beside the fields of the
-# method that decide its model. The stream itself is not compared by its fields but by what they make the first step:
-# 15-5 and 15-1 begin alike.
-_SHARED = ("seed", "init", "size", "backbone.", "data.")
-_LATER = ("data.later_", "backbone.freeze_batch_norm_later")  # of later steps alone
+# Both runs must share everything that shapes the first step's model or its scores, but for these fields. The stream is
+# not compared by its fields but by what they make the first step: 15-5 and 15-1 begin alike. Of the method's own fields
+# its section knows which ones act in later steps alone.
+_LATER = ("data.later_", "training.iterations_per_class")
+_COMPARED_OTHERWISE = ("method", "continual.")
+_OF_REPORTS = ("evaluation.convention", "evaluation.batch_size")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def start_from_base(base: Path, out: Path, config: RunConfig, prepared: Prepared
         raise UserError(f"{base} is not a run with a finished first step: give the folder of one")
     theirs = load_config(base / CONFIG)
     changed = [found for found in differences(theirs, config) if _shapes_first_step(found, config)]
-    if theirs.spec.section_name != config.spec.section_name:
+    if not _same_first_step(theirs, config):
         changed.insert(0, Difference("method", theirs.method, config.method))
     if changed:
         raise UserError(f"{base} cannot be the base of {out}, its settings differ: {listed(changed)}")
@@ -92,11 +93,25 @@ def start_from_base(base: Path, out: Path, config: RunConfig, prepared: Prepared
     return Start(step_bundle(base, 0), first, examples=base)
 
 
+def _same_first_step(theirs: RunConfig, ours: RunConfig) -> bool:
+    """Whether the methods' first steps are the same, given the same settings."""
+    same_section = theirs.spec.section_name == ours.spec.section_name
+    # A variant may learn something else, such as masks without classes, or remember nothing of `init`.
+    same_purpose = theirs.spec.gives == ours.spec.gives and (ours.init is None or theirs.method == ours.method)
+    return same_section and same_purpose
+
+
 def _shapes_first_step(found: Difference, config: RunConfig) -> bool:
-    section = config.spec.section_name
-    of_model = tuple(f"{section}.{name}." for name in config.spec.config.model_sections)
-    shared = found.field.startswith((*_SHARED, *of_model))
-    return shared and found.field not in CHANGEABLE and not found.field.startswith(_LATER)
+    field, section = found.field, f"{config.spec.section_name}."
+    if field in CHANGEABLE or field.startswith((*_LATER, *_COMPARED_OTHERWISE, *_OF_REPORTS)):
+        return False
+    if field == "backbone.freeze_batch_norm":
+        return "always" in (found.old, found.new)
+    if field == "backbone.freeze_batch_norm_weights":
+        return config.backbone.holds_batch_norm(step=0)
+    if field.startswith(section):
+        return config.method_settings.shapes_first_step(field.removeprefix(section), config.init is not None)
+    return True
 
 
 def _difference(theirs: Scenario, ours: Scenario, names: tuple[str, ...]) -> str:

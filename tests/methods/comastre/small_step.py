@@ -11,6 +11,7 @@ from comastre.methods.comastre.config import LossConfig, ModelConfig
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import auxiliary_head, build_segmenter
 from comastre.methods.comastre.step import StepInputs
+from comastre.methods.comastre.terms import term_weights as term_weights
 from comastre.section import merge
 
 SIZE = 64
@@ -33,7 +34,7 @@ def first_learner(dtype=torch.float64, **class_decoder):
     """A model of the first task."""
     config = ModelConfig(
         size="tiny",
-        backbone={"frozen_batch_norm": True},
+        backbone={"freeze_batch_norm": "always"},
         pixel_decoder={"dim": 32, "feedforward": 32},
         mask_decoder={"num_queries": QUERIES, "layers": 2, "feedforward": 32},
         class_decoder={"feedforward": 32, **class_decoder},

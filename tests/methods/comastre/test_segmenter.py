@@ -240,7 +240,7 @@ def norm_of(model: Segmenter) -> torch.nn.BatchNorm2d:
 
 
 def test_batch_norm_stands_still_in_later_steps() -> None:
-    model = make().train()
+    model = make(backbone={"weights": "none", "freeze_batch_norm": "later"}).train()
     norm = norm_of(model)
     assert norm.training
     model.backbone.enter_step(1)
@@ -251,13 +251,29 @@ def test_batch_norm_stands_still_in_later_steps() -> None:
     assert norm.training
 
 
-@pytest.mark.parametrize(("first", "later"), [(False, False), (True, False), (True, True)])
-def test_batch_norm_follows_the_configuration_in_every_step(first: bool, later: bool) -> None:
-    fields = {"weights": "none", "frozen_batch_norm": first, "freeze_batch_norm_later": later}
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize(("when", "moves"), [("none", "yyy"), ("later", "ynn"), ("always", "nnn")])
+def test_batch_norm_follows_the_configuration_in_every_step(when: str, moves: str, weights: bool) -> None:
+    """`moves` says it of three steps; weights and biases stand still with the statistics only where that is asked."""
+    fields = {"weights": "none", "freeze_batch_norm": when, "freeze_batch_norm_weights": weights}
     model = make(backbone=fields).train()
-    for step in (0, 1, 2):
+    norm = norm_of(model)
+    assert norm.training == (moves[0] == "y")  # before any step, too
+    for step, answer in enumerate(moves):
         model.backbone.enter_step(step)
-        assert norm_of(model).training == (not first and (step == 0 or not later))
+        assert norm.training == (answer == "y")
+        assert norm.weight.requires_grad == norm.bias.requires_grad == (answer == "y" or not weights)
+        others = [p for name, p in model.backbone.named_parameters() if p.dim() > 1]
+        assert others and all(parameter.requires_grad for parameter in others)
+
+
+def test_layers_that_never_learn_do_not_begin_to_with_batch_norm() -> None:
+    fields = {"weights": "none", "frozen_stride": 8, "freeze_batch_norm": "later", "freeze_batch_norm_weights": True}
+    model = make(backbone=fields)
+    frozen = {name for name, parameter in model.backbone.named_parameters() if not parameter.requires_grad}
+    model.backbone.enter_step(1)
+    model.backbone.enter_step(0)
+    assert frozen == {name for name, parameter in model.backbone.named_parameters() if not parameter.requires_grad}
 
 
 def test_bfloat16_autocast_is_finite_and_close() -> None:

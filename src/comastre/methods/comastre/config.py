@@ -224,6 +224,31 @@ class LossConfig(Section):
 
 # --- the section -----------------------------------------------------------------------------------------------------
 
+_REMEMBERS_OBJECTS = (
+    "distillation.score",
+    "distillation.mask",
+    "distillation.position",
+    "distillation.beta",
+    "distillation.spare_labelled",
+    "distillation.all_layers",
+    "distillation.from_init",
+    "weights.score_kd",
+    "weights.mask_kd",
+    "weights.position_kd",
+)
+"""Fields, or beginnings of them, of objectness distillation."""
+_REMEMBERS_CLASSES = (
+    "distillation.",
+    "classification.negatives_",
+    "classification.across_tasks",
+    "weights.unmatched_class_kd",
+    "weights.matched_class_kd",
+    "weights.auxiliary",
+    "weights.negatives_",
+    "weights.across_tasks",
+)
+"""Fields, or beginnings of them, of what tells old classes from new ones: of all distillation but the above, too."""
+
 OTHERS = 5
 """Objects that are something else, for each that is of a new class, that teach what the class is not."""
 
@@ -247,6 +272,16 @@ class ComastreConfig(Decoders, LossConfig, MethodConfig):
     def loss(self) -> LossConfig:
         """The sections that the losses need, as one value."""
         return LossConfig(**{name: getattr(self, name) for name in LossConfig.model_fields})
+
+    def shapes_first_step(self, field: str, from_init: bool) -> bool:
+        """All but what remembers; where the first step starts from another model, it may remember that one."""
+        if field.startswith(_REMEMBERS_OBJECTS):
+            return from_init
+        if field.startswith(_REMEMBERS_CLASSES):
+            return False
+        if field == "classification.cross_entropy":
+            return self.classification.loss == "cross_entropy"
+        return super().shapes_first_step(field, from_init)
 
     def for_lesson(self, new_classes: int) -> Mapping[str, Any]:
         """Old objects as negatives, where a new class meets too few others.
