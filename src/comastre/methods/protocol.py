@@ -92,6 +92,9 @@ class Method(ABC):
     def before_training(self, model: nn.Module, batches: Batches) -> None:  # noqa: B027 (most methods need none)
         """Look at a task's images before the first iteration, such as for thresholds; not called when resuming."""
 
+    def look_back(self, model: nn.Module, batches: Batches) -> None:  # noqa: B027
+        """Look at a task's images after the last iteration, such as for prototypes; `after_training` follows."""
+
     def after_training(self, task: Task, model: nn.Module) -> nn.Module:
         """The model as it is evaluated and kept, after the last iteration of `task`."""
         return model

@@ -103,6 +103,7 @@ def _check_growth(stream: _Stream, spec: MethodSpec) -> None:
         _train(stream, method, model, task, _ITERATIONS)
         changed = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])]
         assert changed, f"{_ITERATIONS} iterations of step {task.step} changed no weight"
+        method.look_back(model, partial(stream.batches, task, 2))
         model = method.after_training(task, model)
         assert model.tasks == learned, "after_training changed the model's tasks"
         _check_model(stream, method, model, sum(learned), spec)
@@ -186,6 +187,7 @@ def _check_resume(stream: _Stream) -> None:
         method.before_training(model, partial(stream.batches, task, 2))
         optimiser = _train(stream, method, model, task, _ITERATIONS)
         if task is not tasks[-1]:
+            method.look_back(model, partial(stream.batches, task, 2))
             model = method.after_training(task, model)
     assert model is not None
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}

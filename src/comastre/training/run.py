@@ -101,6 +101,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     saved = None  # nothing of this step can be in it
                     model = begin_step(session, task, model)
                 position = _learn(session, task, model, parts, prepared, saved, position, results)
+                method.look_back(model, one_pass(session, task, parts, prepared))
                 model = method.after_training(task, model)
                 learned = LearnedStep(model.eval(), task, prepared, config, fabric.device, position.seconds)
                 with stop.at_once(session.how_to_continue(position)):
