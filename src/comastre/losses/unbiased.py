@@ -1,4 +1,4 @@
-"""Cross-entropy and distillation of labelled pixels, plain and unbiased (MiB, Eq. 3 to 8).
+"""Cross-entropy and distillation of labelled pixels, plain and unbiased (MiB).
 
 In a later step "background" means: an old class, or really background. The unbiased losses say so: labels of
 background ask for any old class, and the old model's background may have become a new class.
