@@ -35,3 +35,23 @@ def sum_over_processes(counts: Tensor) -> Tensor:
     if in_many_processes():
         torch.distributed.all_reduce(total, op=torch.distributed.ReduceOp.SUM)
     return total
+
+
+def max_over_processes(values: Tensor) -> Tensor:
+    """The largest of each value over the processes, without gradient."""
+    largest = values.detach().clone()
+    if in_many_processes():
+        torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
+    return largest
+
+
+def sum_for_gradient(value: Tensor) -> Tensor:
+    """`value` added up over all processes, for a loss of the whole sum that every process computes alike.
+
+    Data-parallel training averages the gradients of the processes, each of which knows its own share of the sum only;
+    so the gradient of that share is multiplied by their number.
+    """
+    if not in_many_processes():
+        return value
+    total = sum_over_processes(value.detach())
+    return total + torch.distributed.get_world_size() * (value - value.detach())
