@@ -83,6 +83,10 @@ class PointSource:
         self._rows = rows
         self._global_batch = global_batch
 
+    def draw_shared(self, count: int) -> Tensor:
+        """The next numbers (count,), uniform in [0, 1), that all images of the iteration share."""
+        return torch.rand(count, generator=self._generator, device=self._generator.device)
+
     def draw(self, num_points: int) -> Tensor:
         """The next points (rows, num_points, 2), uniform in [0, 1)."""
         shape = (self._global_batch, num_points, 2)
