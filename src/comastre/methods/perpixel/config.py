@@ -67,3 +67,56 @@ class MibConfig(DeepLabConfig):
     """Weight of the unbiased distillation (MiB's lambda)."""
     from_background: bool = True
     """New classes begin as shares of the background."""
+
+
+class PlopConfig(DeepLabConfig):
+    pod_features: Weight = 0.01
+    """Weight of local POD on the backbone's stages and the head."""
+    pod_logits: Weight = 0.0005
+    """Weight of local POD on the logits."""
+    scales: tuple[PositiveInt, ...] = (1, 2, 4)
+    """Windows per side whose rows and columns are compared."""
+    thresholds: Literal["median", "public_code"] = "median"
+    """How sure the old model must be of a pseudo-label: surer than the class's median, or what PLOP's code finds."""
+    threshold_floor: Share = 0.001
+    """Least threshold."""
+
+
+class SdrConfig(DeepLabConfig):
+    # The rates go with batches of 8.
+    optimiser: SgdConfig = SgdConfig(learning_rate=0.001, later_learning_rate=0.0001)
+    distillation: Weight = 100.0
+    """Weight of the unbiased distillation."""
+    matching: Weight = 0.01
+    """Weight of the distance of old classes' mean features to their prototypes."""
+    attraction: Weight = 0.001
+    """Weight of the distance of features to their class's prototype."""
+    repulsion: Weight = 0.001
+    """Weight of one over the distance of different classes' mean features."""
+    sparsity: Weight = 0.001
+    """Weight of the sparsity of features, in the first step too."""
+    reshapes: Literal["by_class", "public_code"] = "by_class"
+    """Features of a class as they are, or as the public code reshapes them (then in one process only)."""
+
+
+class ReminderConfig(PlopConfig):
+    similarity: Weight = 0.5
+    """Weight of the distillation by similarity."""
+    delta: Weight = 0.0
+    """Shares of similarity below this, divided by the number of old classes, count as 0."""
+    temperature: Annotated[float, Field(gt=0.0)] = 3.0
+    """Of that distillation."""
+
+
+class RcilConfig(DeepLabConfig):
+    optimiser: SgdConfig = SgdConfig(learning_rate=0.02)
+    distillation: Weight = 100.0
+    """Weight of the unbiased distillation."""
+    cube: Weight = 0.01
+    """Weight of pooled cubes of the backbone's stages and, in space, the head."""
+    last_cube: Weight = 0.0005
+    """Weight of pooled cubes of the logits in space and the head over channels."""
+    kernels: tuple[PositiveInt, ...] = (4, 8, 12, 16, 20, 24)
+    """Sides of the windows that are pooled."""
+    biases: Literal["balanced", "public_code"] = "balanced"
+    """Biases of new classes as MiB's, or random beside the background's weights, as in the public code."""

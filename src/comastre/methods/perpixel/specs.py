@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from comastre.config.methods import MethodSpec
-from comastre.methods.perpixel.config import DeepLabConfig, MibConfig
+from comastre.methods.perpixel.config import (
+    DeepLabConfig,
+    MibConfig,
+    PlopConfig,
+    RcilConfig,
+    ReminderConfig,
+    SdrConfig,
+)
 
 _SHARED = "comastre.methods.perpixel.presets"
 
@@ -38,4 +45,44 @@ MIB = replace(
     config=MibConfig,
     implementation="comastre.methods.perpixel.mib:Mib",
     presets=(_SHARED, f"{_SHARED}.mib"),
+)
+PLOP = replace(
+    MIB,
+    name="plop",
+    title="PLOP",
+    about="labels pixels; background is what the old model is sure of, and features keep their local means (CVPR 2021)",
+    config=PlopConfig,
+    implementation="comastre.methods.perpixel.plop:Plop",
+    presets=(_SHARED, f"{_SHARED}.plop"),
+)
+# First steps of their own: SDR's has one loss more, REMINDER's ends with prototypes, RCIL's has two branches.
+SDR = replace(
+    MIB,
+    name="sdr",
+    title="SDR",
+    about="MiB with features that are sparse, near their class's prototype and far from others (CVPR 2021)",
+    config=SdrConfig,
+    implementation="comastre.methods.perpixel.sdr:Sdr",
+    section="sdr",
+    presets=(_SHARED, f"{_SHARED}.sdr"),
+)
+REMINDER = replace(
+    PLOP,
+    name="reminder",
+    title="REMINDER",
+    about="PLOP that also keeps old probabilities of new pixels, by how alike the classes are (CVPR 2022)",
+    config=ReminderConfig,
+    implementation="comastre.methods.perpixel.reminder:Reminder",
+    section="reminder",
+    presets=(_SHARED, f"{_SHARED}.reminder"),
+)
+RCIL = replace(
+    MIB,
+    name="rcil",
+    title="RCIL",
+    about="MiB with a still and a learning branch per convolution, folded after each step (CVPR 2022)",
+    config=RcilConfig,
+    implementation="comastre.methods.perpixel.rcil:Rcil",
+    section="rcil",
+    presets=(_SHARED, f"{_SHARED}.rcil"),
 )

@@ -1,0 +1,1 @@
+"""PLOP's part of the presets."""

@@ -1,0 +1,1 @@
+"""RCIL's part of the presets."""

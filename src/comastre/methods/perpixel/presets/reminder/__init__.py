@@ -1,0 +1,1 @@
+"""REMINDER's part of the presets."""

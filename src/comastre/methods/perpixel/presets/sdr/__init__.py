@@ -1,0 +1,1 @@
+"""SDR's part of the presets."""
