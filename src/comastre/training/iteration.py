@@ -18,6 +18,7 @@ from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
 from comastre.training.checkpoint import Position
 from comastre.training.finiteness import LossWatch
+from comastre.training.memory import named_when_full
 from comastre.training.parts import Parts, Prepared
 from comastre.training.resume import seed_everything
 from comastre.training.schedule import learning_rate_factor, remember_rates, set_learning_rate
@@ -75,10 +76,11 @@ def iterate(
     rate = set_learning_rate(
         plain_optimiser, learning_rate_factor(position.iteration, total, config.warmup, config.power)
     )
-    terms = _add_gradients(session, module, batch, position, watch)
-    if config.clip:
-        session.fabric.clip_gradients(module, optimiser, max_norm=config.clip, error_if_nonfinite=False)
-    optimiser.step()
+    with named_when_full(session.config):
+        terms = _add_gradients(session, module, batch, position, watch)
+        if config.clip:
+            session.fabric.clip_gradients(module, optimiser, max_norm=config.clip, error_if_nonfinite=False)
+        optimiser.step()
     optimiser.zero_grad()
     return rate, terms
 

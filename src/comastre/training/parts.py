@@ -23,6 +23,7 @@ from comastre.methods.build import build_method, setup_of
 from comastre.methods.protocol import Method
 from comastre.stream.build import build_stream
 from comastre.stream.scenario import Scenario, Task
+from comastre.training.memory import refuse_too_large
 
 OBJECT = "object"
 """The one class of a model that tells no classes apart."""
@@ -83,6 +84,7 @@ class Parts:
 
 def prepare(config: RunConfig, parts: Parts) -> Prepared:
     """Look at data and setting, each of which may be refused."""
+    refuse_too_large(config)
     training_set, validation_set = parts.data(config)
     validation_set.presence()  # finds bad files, which otherwise would end the run only after its first step
     return Prepared(training_set, validation_set, parts.scenario(config, training_set))
