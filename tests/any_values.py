@@ -7,9 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+LONG = settings().max_examples > 100
+"""Whether the profile `long` was asked for."""
+LIMIT = pytest.mark.timeout(7200 if LONG else 120)
+"""Seconds of a test: what waits for ever is ended."""
 LARGE = 10**30
 SCALARS = st.one_of(
     st.none(),
@@ -29,12 +34,11 @@ ANYTHING = st.recursive(
 
 def few(number: int) -> Callable[[Any], Any]:
     """So many examples in the default run; the profile `long` has its own number."""
-    long = settings().max_examples > 100
     return settings(
-        max_examples=settings().max_examples if long else number,
-        derandomize=not long,  # the default run is the same every time
+        max_examples=settings().max_examples if LONG else number,
+        derandomize=not LONG,  # the default run is the same every time
         database=None,
-        deadline=None,
+        deadline=60_000,  # milliseconds of one example, on a machine that has other things to do
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from any_values import ANYTHING, LARGE, few, places_in, replaced, write_json
+from any_values import ANYTHING, LARGE, LIMIT, few, places_in, replaced, write_json
 from comastre.bundle import store
 from comastre.config.settings import load_config
 from comastre.data.build import build_dataset
@@ -30,7 +30,7 @@ from comastre.data.sources import parse_source
 from comastre.errors import UserError
 from small_data import write_image
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = LIMIT
 
 # --- bundles ---------------------------------------------------------------------------------------------------------
 

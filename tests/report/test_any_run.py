@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_runs import make_run
 
-from any_values import ANYTHING, LARGE, few, places_in, replaced, write_json
+from any_values import ANYTHING, LARGE, LIMIT, few, places_in, replaced, write_json
 from comastre.errors import UserError
 from comastre.report.write import write_report
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = LIMIT
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,14 @@ from io import StringIO
 from pathlib import Path
 from statistics import fmean
 
+import matplotlib
 import pytest
 from made_runs import make_joint, make_run
 from PIL import Image
 from rich.console import Console
 
 from comastre.cli import main as cli
-from comastre.report.figures import write_figures
+from comastre.report.figures import _STYLE, figures_of, write_figures
 from comastre.report.tables import Table, as_csv, as_latex, as_markdown, write_tables
 from comastre.report.terminal import show, sparkline
 from comastre.report.write import read_groups
@@ -99,6 +100,36 @@ def test_tables_escape_what_their_format_reads() -> None:
     latex = as_latex(table)
     assert r"r\&d|x & 12.3 \\" in latex and r"\caption{50 \% of a\_b}" in latex
     assert r"\begin{tabular}{lr}" in latex and latex.index(r"\toprule") < latex.index(r"\midrule")
+
+
+def test_a_spreadsheet_computes_nothing() -> None:
+    table = Table("classes", "All", ("class", "=1+1"), (("=HYPERLINK(0)", -1.5), ("+x", None), ("-y", 2.0), ("@z", 3)))
+    assert as_csv(table) == "class,'=1+1\n'=HYPERLINK(0),-1.5\n'+x,\n'-y,2.0\n'@z,3\n"
+
+
+def renamed(run: Path, name: str) -> Path:
+    """The run with a class of another name."""
+    results = run / "results.json"
+    results.write_text(results.read_text().replace('"cat"', json.dumps(name)))
+    return run
+
+
+@pytest.mark.parametrize("name", ["$x", "$\\frac{$", "a_$b^2$", "\\alpha", "[/red]"])
+def test_a_class_may_be_called_like_a_formula(tmp_path: Path, name: str) -> None:
+    groups = read_groups([renamed(make_run(tmp_path / "[red]", (60.0, 50.0)), name)])
+    with matplotlib.rc_context(_STYLE):
+        figures = figures_of(groups[0], "paper")
+        figures["classes"].savefig(tmp_path / "classes.svg")
+    assert name in "".join(ElementTree.parse(tmp_path / "classes.svg").getroot().itertext())
+    show(groups, "paper", Console(file=StringIO()))
+
+
+def test_names_in_the_terminal_are_no_markup(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name) for name in ("[red]", "[bold", "\x1b[31m")]
+    said = StringIO()
+    show(read_groups(runs), "paper", Console(file=said, width=200))
+    for name in ("[red]", "[bold", "\\x1b[31m"):
+        assert f"CoMasTRe ({name})" in said.getvalue()
 
 
 def test_figures_are_whole_pictures(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from comastre.report.groups import Group
 from comastre.report.numbers import average, ceiling, kept, known, mean_forgetting, not_proposing, scores
 from comastre.report.paper import reference
 from comastre.report.sentences import no_proposals_words, number, state_words
+from comastre.text import visible
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN = "_.-=*#%@"
@@ -30,7 +32,9 @@ def sparkline(values: Sequence[float | None], unicode: bool = True) -> str:
 def summary(group: Group, convention: str, unicode: bool = True) -> Table:
     """Every run in one row: how much of the base is kept, the last scores, and how they went over the steps."""
     dash = "–" if unicode else "-"
-    table = Table(title=group.title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1), collapse_padding=True)
+    table = Table(
+        title=_plain(group.title), box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1), collapse_padding=True
+    )
     table.add_column("run", overflow="fold")
     for name in ("kept", "base", "inc", "all", "avg", "forgot"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -38,7 +42,7 @@ def summary(group: Group, convention: str, unicode: bool = True) -> Table:
         table.add_column(f"{name}\nby step", no_wrap=True)
     for entry in group.entries:
         if entry.run.results is None:
-            table.add_row(entry.label, *[dash] * 6, "", "")
+            table.add_row(_plain(entry.label), *[dash] * 6, "", "")
             continue
         found, share = scores(entry, convention), kept(entry, convention)
         last = found[-1]
@@ -47,17 +51,22 @@ def summary(group: Group, convention: str, unicode: bool = True) -> Table:
         cells.append(number(mean_forgetting(entry)))
         shown = [cell.replace("–", dash) for cell in cells]
         percent = dash if share is None else f"{share:.0f} %"
-        table.add_row(entry.label, percent, *shown, *lines)
+        table.add_row(_plain(entry.label), percent, *shown, *lines)
     for entry in group.ceilings:
         best = ceiling(entry, group, convention)
         cells = [number(value).replace("–", dash) for value in (best.base, best.inc, best.all)]
-        table.add_row(f"{entry.label} (ceiling)", dash, *cells, dash, dash, "", "")
+        table.add_row(_plain(f"{entry.label} (ceiling)"), dash, *cells, dash, dash, "", "")
     paper = reference(group.longest.run) if group.longest is not None and convention == "paper" else None
     if paper is not None and paper.ours is not None:
         row = paper.ours
         cells = [number(value).replace("–", dash) for value in (row.base, row.inc, row.all, row.avg)]
         table.add_row("CoMasTRe (the paper's)", dash, *cells, dash, "", "")
     return table
+
+
+def _plain(text: str) -> str:
+    """A name as it is: folders may be called [red], and a run's files may name anything."""
+    return escape(visible(text))
 
 
 def show(groups: Sequence[Group], convention: str, console: Console | None = None) -> None:
@@ -67,7 +76,7 @@ def show(groups: Sequence[Group], convention: str, console: Console | None = Non
     for group in groups:
         console.print(summary(group, convention, unicode))
         for entry in not_proposing(group):
-            console.print(no_proposals_words(entry), highlight=False, markup=False, soft_wrap=True)
+            console.print(visible(no_proposals_words(entry)), highlight=False, markup=False, soft_wrap=True)
         for entry in group.everybody:
             if words := state_words(entry.run):
-                console.print(f"{entry.label} {words}", highlight=False, markup=False, soft_wrap=True)
+                console.print(visible(f"{entry.label} {words}"), highlight=False, markup=False, soft_wrap=True)
