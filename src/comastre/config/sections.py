@@ -37,7 +37,7 @@ class BackboneConfig(Section):
     name: str = "resnet101.tv_in1k"
     """Any timm model that gives features at strides 4, 8, 16 and 32."""
     weights: str = "hub"
-    """'hub' (pretrained, downloaded), 'none' (random), or the path of a .safetensors or state-dict file."""
+    """'hub' (pretrained, downloaded), 'none' (random), or the path of a .safetensors file or of a state dict (.pth)."""
     freeze_batch_norm: Literal["none", "later", "always"] = "none"
     """When BatchNorm statistics stand still: in no step, after the first, or from the first on."""
     freeze_batch_norm_weights: bool = False
