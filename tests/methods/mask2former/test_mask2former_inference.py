@@ -12,7 +12,7 @@ from comastre.methods.mask2former.inference import label
 from comastre.methods.merge import merge_masks
 
 SIDE = 384  # to which transformers brings all masks
-CLASSES = 4
+CLASSES = 3
 
 
 def random_queries(generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import Segmenter, auxiliary_head, build_segmenter
 from comastre.methods.comastre.step import StepInputs
 from comastre.methods.comastre.terms import term_weights
+from comastre.methods.mask2former.model import Mask2Former
 from comastre.methods.optimiser import adamw
 from comastre.methods.protocol import Method, Setup
 from comastre.stream.loading import Batch
@@ -49,13 +50,16 @@ class TwoStageMethod(Method):
         return build_segmenter(self.model_config(pretrained=False), tasks)
 
     def begin(self, task: Task, previous: nn.Module | None, init: nn.Module | None = None) -> Segmenter:
-        """With `init`, stage 1 starts as that model's, which is then taught on in the first step, too (Table 4)."""
+        """With `init`, stage 1 starts as that model's, which is then taught on in the first step, too (Table 4).
+
+        A Mask2Former has no objectness: that starts afresh, and there is nothing to teach on.
+        """
         self.task, self.old_model, self.auxiliary_head = task, None, None
         if previous is None:
             model = self.first_model(len(task.new_classes), pretrained=init is None)
             if init is not None:
                 _adopt_stage_one(model, init)
-                if self.loss.distillation.from_init:
+                if self.loss.distillation.from_init and isinstance(init, Segmenter):
                     self.old_model = _frozen_copy(model)
         else:
             assert isinstance(previous, Segmenter)
@@ -171,8 +175,13 @@ def _frozen_copy(model: Segmenter) -> Segmenter:
 
 def _adopt_stage_one(model: Segmenter, given: nn.Module) -> None:
     """Give `model` the stage 1 of `given`, which must be built alike."""
-    if not isinstance(given, Segmenter):
-        raise UserError("--init must be a model of CoMasTRe's kind, with a stage 1 to start from: give another model")
+    if not isinstance(given, Segmenter | Mask2Former):
+        raise UserError(
+            "--init must be a model of CoMasTRe's or Mask2Former's kind, with a stage 1 to start from: "
+            "give another model"
+        )
+    if isinstance(given, Mask2Former) and given.config.mask_decoder.softmax_masks:
+        raise UserError("--init does not fit: its masks share each pixel (softmax_masks); start from another model")
     for field, theirs, ours in _stage_one_fields(given, model):
         if theirs != ours:
             raise UserError(
@@ -180,12 +189,16 @@ def _adopt_stage_one(model: Segmenter, given: nn.Module) -> None:
                 f"set --{field} {_written(theirs)}, or start from another model"
             )
     for part in _STAGE_ONE:
-        getattr(model, part).load_state_dict(getattr(given, part).state_dict())
+        theirs = getattr(given, part).state_dict()
+        ours = getattr(model, part)
+        # All of it is there but objectness, which only a model of this kind has.
+        own = {name: value for name, value in ours.state_dict().items() if name.startswith("objectness_head.")}
+        ours.load_state_dict(own | theirs)
 
 
-def _stage_one_fields(given: Segmenter, model: Segmenter) -> Iterator[tuple[str, Any, Any]]:
+def _stage_one_fields(given: Segmenter | Mask2Former, model: Segmenter) -> Iterator[tuple[str, Any, Any]]:
     """Everything that decides what stage 1 is: the field, its value in `given` and in `model`."""
-    yield "backbone.name", given.config.backbone.name, model.config.backbone.name
+    yield "backbone.name", given.backbone.config.name, model.backbone.config.name
     for name in ("mean", "std"):
         theirs, ours = (tuple(getattr(each.backbone, name).flatten().tolist()) for each in (given, model))
         yield f"backbone.{name}", theirs, ours

@@ -61,7 +61,6 @@ def label(
 
     A query's objectness is the probability that it is of any class.
     """
-    masks = mask_probabilities(mask_logits, size, frame, softmax)  # (N, H, W)
     probabilities = class_logits.softmax(-1)  # (N, C + 1)
     of_classes = probabilities[:, :-1]
     proposals = ProposedMasks(
@@ -75,11 +74,16 @@ def label(
         softmax,
     )
     if settings.style == "semantic":
+        masks = mask_probabilities(mask_logits, size, frame, softmax)  # (N, H, W)
         scores = torch.einsum("nc, nhw -> chw", of_classes, masks)
         confidence, winner = scores.max(dim=0)
         dense = Segmentation.of_labels(winner + 1, confidence.clamp(max=1))
         return Segmentation(dense.label_map, dense.segment_map, dense.segments, proposals)
     scores, classes = probabilities.max(dim=-1)
     kept = ((classes < of_classes.shape[1]) & (scores > settings.score)).nonzero().squeeze(1)  # (K,)
-    merged = merge_masks(masks[kept], scores[kept], classes[kept], kept, settings, settings.stuff)
+    if softmax:  # over all queries, also those that are nothing
+        masks = mask_probabilities(mask_logits, size, frame, softmax)[kept]
+    else:  # few are kept, and at an image's size they are large
+        masks = mask_probabilities(mask_logits[kept], size, frame)  # (K, H, W)
+    merged = merge_masks(masks, scores[kept], classes[kept], kept, settings, settings.stuff)
     return Segmentation(merged.label_map, merged.segment_map, merged.segments, proposals)
