@@ -117,7 +117,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model() -> Model:
     classes = class_table(NAMES, [2, 1], Columns().colours)
-    return Model(Bundle(Brightness(), classes, describe(RunConfig())))
+    return Model(Bundle(Brightness(), classes, describe(RunConfig(view={"short_side": "native"}))))
 
 
 def test_scores_are_there_and_those_of_proposals_are_not(run_folder: Path) -> None:

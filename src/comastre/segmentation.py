@@ -175,8 +175,14 @@ class Segmentation:
 class SegmentImages(Protocol):
     """Anything that segments a batch, such as a model's method `segment`."""
 
-    def __call__(self, images: Tensor, padding: Tensor | None, sizes: Sequence[Size]) -> Sequence[Segmentation]:
-        """Images (B, 3, H, W), padding (B, H, W) or None, and the size of each image within the padded batch."""
+    def __call__(
+        self,
+        images: Tensor,
+        padding: Tensor | None,
+        sizes: Sequence[Size],
+        original_sizes: Sequence[Size],
+    ) -> Sequence[Segmentation]:
+        """Images (B, 3, H, W), padding (B, H, W) or None, the size of what holds pixels, and of each result."""
         ...
 
 

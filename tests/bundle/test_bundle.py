@@ -20,6 +20,7 @@ from comastre.class_table import ClassTable, LineageStep, class_table
 from comastre.config.older import LOSS_SECTIONS
 from comastre.config.run import RunConfig
 from comastre.config.settings import load_config
+from comastre.config.view import UNWRITTEN, ViewConfig
 from comastre.errors import UserError
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.section import merge
@@ -308,7 +309,7 @@ def test_a_damaged_bundle_gives_one_clear_sentence(copy: Path, damage: Callable[
 def test_a_bundle_names_its_method_with_its_settings_and_how_it_was_trained(saved: Path) -> None:
     content = json.loads((saved / store.CONFIG).read_text())
     assert list(content) == [
-        "format", "version", "written_by", "method", "tasks", "size", "backbone", "settings", "training",
+        "format", "version", "written_by", "method", "tasks", "size", "backbone", "settings", "view", "training",
     ]  # fmt: skip
     assert (content["version"], content["method"], content["tasks"], content["size"]) == (2, "comastre", [2, 1], "tiny")
     found, config = store.load(saved).description, make_config()
@@ -345,6 +346,15 @@ def test_a_bundle_that_names_no_merge_was_scored_with_the_strict_one(saved: Path
     loaded = store.load(copy)
     assert loaded.model.config.inference.merge == "strict"
     assert loaded.model.config.inference.alpha == 0.4
+
+
+def test_a_bundle_says_at_which_size_its_model_sees_images(saved: Path, copy: Path, tmp_path: Path) -> None:
+    assert store.load(saved).description.view == ViewConfig(short_side=(96,), max_side=2048)  # the crop
+    other = make_bundle(view={"short_side": [224, 320], "max_side": 999})
+    loaded = store.load(store.save(other, tmp_path / "other"))
+    assert loaded.description.view == ViewConfig(short_side=(224, 320), max_side=999)
+    edit_json(copy / store.CONFIG, lambda content: content.pop("view"))
+    assert store.load(copy).description.view == UNWRITTEN == ViewConfig(short_side="native", max_side=None)
 
 
 def test_loading_a_bundle_never_imports_what_it_names(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +409,7 @@ def make_version_1(directory: Path, recorded: bool = True) -> Path:
 
 def test_a_bundle_of_version_1_is_the_same_model(saved: Path, copy: Path) -> None:
     expected, found = store.load(saved), store.load(make_version_1(copy))
-    assert (found.classes, found.description) == (expected.classes, expected.description)
+    assert (found.classes, found.description) == (expected.classes, replace(expected.description, view=UNWRITTEN))
     images = torch.rand(2, 3, 48, 64, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         first, second = expected.model(images), found.model(images)
@@ -426,8 +436,10 @@ def test_version_1_without_a_record_was_trained_as_models_of_its_size_are(copy: 
 
 def test_saved_again_a_bundle_of_version_1_is_one_of_today(saved: Path, copy: Path, tmp_path: Path) -> None:
     again = store.save(store.load(make_version_1(copy)), tmp_path / "again")
-    for name in (store.CONFIG, store.CLASSES):
-        assert json.loads((again / name).read_text()) == json.loads((saved / name).read_text())
+    assert json.loads((again / store.CLASSES).read_text()) == json.loads((saved / store.CLASSES).read_text())
+    today = json.loads((saved / store.CONFIG).read_text())
+    native = {"view": {"short_side": "native", "max_side": None}}  # which version 1 did not say
+    assert json.loads((again / store.CONFIG).read_text()) == {**today, **native}
     assert all((again / name).read_bytes() == (saved / name).read_bytes() for name in (store.WEIGHTS, store.CARD))
 
 

@@ -78,9 +78,9 @@ def test_a_file_that_breaks_during_training_is_named(root):
 
 def test_evaluation_sees_the_original_resolution(root):
     _, validation, _ = stream_of(run_config(root))
-    (batch,) = evaluation_batches(validation, 1)
-    assert batch.images.shape == (1, 3, 240, 320)
-    assert batch.samples[0].semantic.shape == (240, 320)
+    ((sample,),) = evaluation_batches(validation, 1)
+    assert sample.image.shape == (240, 320, 3)
+    assert sample.semantic.shape == (240, 320)
 
 
 VOC_SETTINGS = {"19-1": 2, "15-5": 2, "15-1": 6, "10-1": 11}

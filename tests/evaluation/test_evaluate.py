@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
 from comastre.config.run import RunConfig
+from comastre.config.view import ViewConfig
 from comastre.data.dataset import Sample
 from comastre.errors import UserError
 from comastre.evaluation.evaluate import EvaluationPlan, evaluate
 from comastre.evaluation.proposals import true_masks
 from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import ClassErrors, Results, StepResult
-from comastre.segmentation import ProposedMasks, Segmentation
+from comastre.segmentation import ProposedMasks, Segmentation, Size
 from comastre.stream.scenario import Scenario, build_scenario
 
 
@@ -44,7 +46,7 @@ class FakeDataset:
 
 
 def red_channel_model(
-    images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]], num_learned: int = 2
+    images: Tensor, padding: Tensor | None, sizes: Sequence[Size], original_sizes: Sequence[Size], num_learned: int = 2
 ) -> list[Segmentation]:
     """Reads labels from the red channel: 40 * label; proposals are its segments, class 0's unsure."""
     found = []
@@ -60,9 +62,9 @@ def red_channel_model(
     return found
 
 
-def without_proposals(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
+def without_proposals(*given: Any) -> list[Segmentation]:
     """The same labels from a model that labels pixels."""
-    return [replace(found, proposals=None) for found in red_channel_model(images, padding, sizes)]
+    return [replace(found, proposals=None) for found in red_channel_model(*given)]
 
 
 def sample_of(semantic: np.ndarray, shown: np.ndarray, name: str, instances: np.ndarray | None = None) -> Sample:
@@ -130,9 +132,9 @@ def test_a_model_without_proposals_has_every_score_but_theirs() -> None:
 def test_proposals_for_some_images_only_are_refused() -> None:
     dataset = noisy_dataset(2)
 
-    def sometimes(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
-        model = without_proposals if sizes[0] == dataset[0].semantic.shape else red_channel_model
-        return model(images, padding, sizes)
+    def sometimes(*given: Any) -> list[Segmentation]:
+        model = without_proposals if given[2][0] == dataset[0].semantic.shape else red_channel_model
+        return model(*given)
 
     with pytest.raises(ValueError, match="proposes masks for 1 of 2 images"):
         evaluate(sometimes, EvaluationPlan(dataset, scenario_of(dataset), 1))
@@ -141,8 +143,8 @@ def test_proposals_for_some_images_only_are_refused() -> None:
 def test_a_class_not_learned_yet_counts_as_background() -> None:
     dataset = hand_made()
 
-    def only_cows(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
-        return red_channel_model(images, padding, sizes, num_learned=1)
+    def only_cows(*given: Any) -> list[Segmentation]:
+        return red_channel_model(*given, num_learned=1)
 
     result = evaluate(only_cows, EvaluationPlan(dataset, scenario_of(dataset), 0))
     assert result.per_class == {"background": 100.0, "cow": 100.0}
@@ -178,7 +180,7 @@ def test_recall_goes_by_objects_where_the_config_says_so() -> None:
     dataset = FakeDataset((sample_of(semantic, np.array([[1, 1, 0, 0, 0]]), "two", instances), *hand_made().samples))
     scenario = scenario_of(dataset)
     first = replace(dataset, samples=dataset.samples[:1])
-    by_object = RunConfig.model_validate({"data": {"masks": "instance"}})
+    by_object = RunConfig.model_validate({"data": {"masks": "instance"}, "view": {"short_side": "native"}})
     per_class = evaluate(red_channel_model, EvaluationPlan(first, scenario, 0))
     per_object = evaluate(red_channel_model, EvaluationPlan.of(by_object, first, scenario, 0))
     assert per_class.recall is not None and per_object.recall is not None
@@ -191,6 +193,7 @@ def test_a_plan_follows_the_configuration() -> None:
     dataset = hand_made()
     plan = EvaluationPlan.of(RunConfig.model_validate(given), dataset, scenario_of(dataset), 1)
     assert (plan.workers, plan.masks, plan.batch_size, plan.unscored) == (3, "instance", 4, frozenset())
+    assert plan.view == ViewConfig(short_side=(512,), max_side=2048)
     assert plan.tasks == [1, 1]
     assert plan.class_names == ["cow", "cat", "dog"]
 

@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from comastre.config.view import ViewConfig
 from comastre.data.dataset import Sample
 from comastre.evaluation.examples import adopt_examples, choose_examples, record_examples
 from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
-from comastre.segmentation import Segmentation
+from comastre.segmentation import Segmentation, Size
 from comastre.stream.scenario import Scenario, build_scenario
 
 
@@ -111,12 +112,14 @@ def test_predictions_are_the_models(tmp_path: Path, scenario: Scenario) -> None:
     found = torch.zeros(400, 500, dtype=torch.long)
     found[:, :250] = 1
 
-    def segment(images: Tensor, padding: Tensor | None, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
-        assert (images.shape, padding, sizes) == ((1, 3, 400, 500), None, [(400, 500)])
+    def segment(
+        images: Tensor, padding: Tensor | None, sizes: Sequence[Size], original_sizes: Sequence[Size]
+    ) -> list[Segmentation]:
+        assert images.shape == (1, 3, 224, 256) and sizes == [(200, 250)] and original_sizes == [(400, 500)]
         return [Segmentation.of_labels(found)]
 
     data: Any = Bars()
-    record_examples(segment, tmp_path, data, scenario, 0)
+    record_examples(segment, tmp_path, data, scenario, 0, ViewConfig(short_side=(200,)))
     with Image.open(tmp_path / "examples" / "step-00" / "00.png") as picture:
         assert np.array(picture)[:, :160].min() == 1 and np.array(picture)[:, 160:].max() == 0
 

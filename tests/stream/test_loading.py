@@ -11,7 +11,7 @@ from comastre.config.run import DataConfig, RunConfig, TrainingConfig
 from comastre.data.dataset import Sample
 from comastre.data.sets.shapes import Shapes
 from comastre.errors import UserError
-from comastre.stream.loading import TrainingStream, evaluation_batches, pad_together, training_batches
+from comastre.stream.loading import TrainingStream, evaluation_batches, training_batches
 from comastre.stream.scenario import build_scenario
 
 
@@ -224,17 +224,12 @@ class Sizes:
         return [frozenset({1})] * len(self)
 
 
-def test_evaluation_pads_to_the_largest_image_of_the_batch():
+def test_evaluation_reads_images_at_their_own_size():
     first, second, third = evaluation_batches(Sizes(), 2)
-    assert first.images.shape == (2, 3, 5, 6)
-    assert first.padding.tolist() == [
-        [[row >= 4 for _ in range(6)] for row in range(5)],
-        [[column >= 3 for column in range(6)] for _ in range(5)],
-    ]
-    assert (first.images[1, :, :, :3] == 1).all()
-    assert [sample.semantic.shape for sample in first.samples] == [(4, 6), (5, 3)]
-    assert second.padding is None
-    assert third.images.shape == (1, 3, 2, 2)
+    assert [sample.image.shape for sample in first] == [(4, 6, 3), (5, 3, 3)]
+    assert [sample.semantic.shape for sample in first] == [(4, 6), (5, 3)]
+    assert [sample.image_id for sample in second] == ["2", "3"]
+    assert [sample.image_id for sample in third] == ["4"]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
@@ -244,7 +239,7 @@ def test_evaluation_shows_every_image_once_over_all_processes(world_size, batch_
         sample.image_id
         for rank in range(world_size)
         for batch in evaluation_batches(Sizes(), batch_size, rank, world_size)
-        for sample in batch.samples
+        for sample in batch
     ]
     assert sorted(ids) == list("01234")
 
@@ -255,10 +250,3 @@ def test_errors_of_a_dataset_arrive_as_they_are(workers):
     dataset.broken = True
     with pytest.raises(UserError, match=r"^image 4 is broken: copy it again\.$"):
         list(evaluation_batches(dataset, 2, workers=workers))
-
-
-def test_evaluation_does_not_touch_the_sample():
-    sample = Sizes()[1]
-    batch = pad_together([sample])
-    batch.images.zero_()
-    assert (sample.image == 1).all()

@@ -32,7 +32,7 @@ from comastre.evaluation.evaluate import evaluate
 from comastre.evaluation.results import Results, StepResult
 from comastre.methods.optimiser import adamw
 from comastre.methods.protocol import Batches, Method
-from comastre.segmentation import ProposedMasks, Segmentation
+from comastre.segmentation import ProposedMasks, Segmentation, Size
 from comastre.stream.loading import training_batches
 from comastre.stream.scenario import Scenario, Task, build_scenario
 from comastre.training import checkpoint, session, start
@@ -221,7 +221,9 @@ def tiny_scenario(config: RunConfig, training_set: TinyData) -> Scenario:
 
 
 def tiny_evaluate(learned: LearnedStep) -> StepResult:
-    def segment(images: Tensor, padding: Any, sizes: Sequence[tuple[int, int]]) -> list[Segmentation]:
+    def segment(
+        images: Tensor, padding: Any, sizes: Sequence[Size], original_sizes: Sequence[Size]
+    ) -> list[Segmentation]:
         maps = nn.functional.interpolate(learned.model(images), scale_factor=4).sigmoid()  # (B, C, H, W)
         found = []
         for image in maps:

@@ -28,6 +28,7 @@ from comastre.config import methods
 from comastre.config.recipe import known_fields
 from comastre.config.sections import BackboneConfig, MethodConfig, Size
 from comastre.config.settings import explain
+from comastre.config.view import UNWRITTEN, ViewConfig
 from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
 from comastre.files import flush, write_whole
@@ -55,6 +56,8 @@ class Description:
     settings: MethodConfig
     training: Mapping[str, Any] = field(default_factory=dict)
     """Shared settings that the last step was trained with, for the next one to follow (`config.recipe`)."""
+    view: ViewConfig = UNWRITTEN
+    """The size at which the model sees an image."""
 
     @property
     def setup(self) -> Setup:
@@ -140,6 +143,7 @@ def _write_files(bundle: Bundle, directory: Path) -> None:
         "size": description.size,
         "backbone": description.backbone.model_dump(mode="json"),
         "settings": description.settings.model_dump(mode="json"),
+        "view": description.view.model_dump(mode="json"),
         "training": dict(description.training),
     }
     _write_json(directory / CONFIG, architecture)
@@ -237,6 +241,7 @@ def _description(file: Path, content: Mapping[str, Any]) -> Description:
     shape = {name: value for name, value in given.items() if name in spec.config.model_sections}
     settings = _validated(spec.config, known_fields(spec.config, given) | shape, file)
     backbone = _validated(BackboneConfig, content["backbone"], file)
+    view = _validated(ViewConfig, content["view"], file) if isinstance(content.get("view"), dict) else UNWRITTEN
     training = content.get("training")
     return Description(
         spec.name,
@@ -245,6 +250,7 @@ def _description(file: Path, content: Mapping[str, Any]) -> Description:
         backbone.without_weights(),
         settings,
         training if isinstance(training, dict) else {},
+        view,
     )
 
 

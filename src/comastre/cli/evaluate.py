@@ -22,6 +22,8 @@ def evaluate(
     device: str = "cpu",
     batch_size: int = 1,
     workers: int = 0,
+    short_side: Annotated[str | None, tyro.conf.arg(metavar="PIXELS")] = None,
+    max_side: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> int:
     """Score a trained model on data: mIoU under every convention, per class, recall, and where masks got lost.
@@ -38,8 +40,11 @@ def evaluate(
         split: Which images; by default the validation split where the data has one, else all.
         masks: What recall counts as a true mask: all pixels of a class in an image, or an object.
         device: cpu, cuda or mps.
-        batch_size: Images at once; those of different sizes are padded, which changes scores a little.
+        batch_size: Images at once, at most; scores do not depend on it.
         workers: Processes that read images.
+        short_side: The size at which the model sees images, which are scored at their own: pixels, 224,320 to look at
+            each, or native; by default what the model was trained for.
+        max_side: Limit of the long side that the model sees; by default the model's own.
         overwrite: Replace the file of --out.
     """
     from comastre.data.class_mapping import read_map
@@ -54,7 +59,8 @@ def evaluate(
     from comastre.evaluation.scoring_text import render
     from comastre.prediction.model import load
 
-    scores = score(load(model).to(device), source, class_map, Options(split, masks, batch_size, workers))
+    options = Options(split, masks, batch_size, workers, short_side, max_side)
+    scores = score(load(model).to(device), source, class_map, options)
     say(render(scores, model))
     if out is not None:
         scores.write(out)

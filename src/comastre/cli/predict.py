@@ -23,6 +23,7 @@ def predict(
     out: Out,
     device: str = "cpu",
     batch_size: int = 8,
+    short_side: Annotated[str | None, tyro.conf.arg(metavar="PIXELS")] = None,
     max_side: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
@@ -40,7 +41,9 @@ def predict(
             .segments.json (class, score, area, box and COCO's run lengths).
         device: cpu, cuda or mps.
         batch_size: Images of one size that are segmented at once.
-        max_side: Reduce larger images to this long side before the model sees them; results keep the image's size.
+        short_side: The size at which the model sees images, whose results keep their own: pixels, 224,320 to look at
+            each, or native; by default what the model was trained for.
+        max_side: Limit of the long side that the model sees; by default the model's own.
         overwrite: Replace results that are already there.
         overrides: Fields from the command line, already split off.
     """
@@ -48,7 +51,15 @@ def predict(
     from comastre.prediction.run import predict_files, render
 
     outcome = predict_files(
-        model, images, out, device=device, batch_size=batch_size, max_side=max_side, overwrite=overwrite, adjust=adjust
+        model,
+        images,
+        out,
+        device=device,
+        batch_size=batch_size,
+        short_side=short_side,
+        max_side=max_side,
+        overwrite=overwrite,
+        adjust=adjust,
     )
     say(render(outcome, out))
     if not outcome.failed:

@@ -23,6 +23,7 @@ from comastre.config.conventions import PAPER, ConventionName
 from comastre.config.datasets import readers_of
 from comastre.config.older import upgraded
 from comastre.config.sections import BACKBONES, BackboneConfig, MethodConfig, PositiveFloat, PositiveInt, Size
+from comastre.config.view import ViewConfig
 from comastre.errors import UserError
 from comastre.section import Section, merge
 
@@ -138,7 +139,7 @@ class TrainingConfig(Section):
 
 class EvaluationConfig(Section):
     batch_size: Annotated[int, Field(ge=1, le=MOST_IMAGES)] = 1
-    """Images per forward pass at evaluation."""
+    """Images per forward pass at evaluation, at most; scores do not depend on it."""
     convention: ConventionName = PAPER
     """Which convention the headline numbers follow; all are in results.json."""
 
@@ -160,6 +161,7 @@ class RunConfig(Section):
     data: DataConfig = DataConfig()
     continual: ContinualConfig = ContinualConfig()
     training: TrainingConfig = TrainingConfig()
+    view: ViewConfig = ViewConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
     if TYPE_CHECKING:  # the section of the method may be given under its own name, and need not be

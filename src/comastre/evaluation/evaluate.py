@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from comastre.config.run import RunConfig
+from comastre.config.view import UNWRITTEN, ViewConfig
 from comastre.data.dataset import SegmentationDataset
 from comastre.distributed import rank_and_size
 from comastre.errors import UserError
@@ -20,6 +21,7 @@ from comastre.evaluation.confusion import ConfusionMatrix
 from comastre.evaluation.proposals import ProposalCounter
 from comastre.evaluation.results import BACKGROUND, StepResult
 from comastre.evaluation.scores import all_conventions, fold, iou_per_label, task_confusion
+from comastre.evaluation.seeing import see
 from comastre.segmentation import SegmentImages
 from comastre.stream.loading import evaluation_batches
 from comastre.stream.scenario import Scenario
@@ -34,18 +36,20 @@ class EvaluationPlan:
     step: int
     """The last step that the model learned."""
     batch_size: int = 1
-    """Images per forward pass."""
+    """Images per forward pass, at most: those of one size share one."""
     masks: Literal["semantic", "instance"] = "semantic"
     """What recall counts: one true mask per class of an image, or one per object."""
     workers: int = 0
     unscored: frozenset[int] = frozenset()
     """Model labels (k + 1 for class k) that the dataset does not know: they get no IoU and count in no mean."""
+    view: ViewConfig = UNWRITTEN
+    """The size at which the model sees the images."""
 
     @classmethod
     def of(cls, config: RunConfig, dataset: SegmentationDataset, scenario: Scenario, step: int) -> EvaluationPlan:
         """As a run's configuration says."""
-        data = config.data
-        return cls(dataset, scenario, step, config.evaluation.batch_size, data.masks, data.workers)
+        data, view = config.data, config.view.at(config.data.crop)
+        return cls(dataset, scenario, step, config.evaluation.batch_size, data.masks, data.workers, view=view)
 
     @property
     def tasks(self) -> list[int]:
@@ -75,13 +79,10 @@ def evaluate(segment: SegmentImages, plan: EvaluationPlan, device: torch.device 
     counting_device = torch.device(device) if torch.device(device).type == "cuda" else torch.device("cpu")
     confusion = ConfusionMatrix(len(scenario.class_order) + 1, counting_device)
     proposals = ProposalCounter(num_learned, counting_device)
-    for batch in evaluation_batches(dataset, plan.batch_size, rank, world_size, plan.workers):
-        sizes = [sample.semantic.shape for sample in batch.samples]
-        padding = None if batch.padding is None else batch.padding.to(device)
-        # Not inference_mode: a tensor that the model caches meanwhile could not be used in training afterwards.
-        with torch.no_grad():
-            segmentations = segment(batch.images.to(device), padding, sizes)
-        for sample, found in zip(batch.samples, segmentations, strict=True):
+    for samples in evaluation_batches(dataset, plan.batch_size, rank, world_size, plan.workers):
+        images = [torch.from_numpy(np.array(sample.image)).permute(2, 0, 1) for sample in samples]
+        segmentations = see(segment, images, plan.view, device)
+        for sample, found in zip(samples, segmentations, strict=True):
             labels = lookup[sample.semantic]  # (H, W)
             confusion.update(found.label_map, torch.from_numpy(labels.astype(np.int64)))
             if found.proposals is not None:

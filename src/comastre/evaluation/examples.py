@@ -22,8 +22,10 @@ import torch
 from PIL import Image
 
 from comastre.config.run_files import EXAMPLES
+from comastre.config.view import UNWRITTEN, ViewConfig
 from comastre.data.dataset import IGNORE, SegmentationDataset
 from comastre.documents import json_bytes, read_json
+from comastre.evaluation.seeing import see
 from comastre.files import copy_files, write_whole
 from comastre.segmentation import SegmentImages
 from comastre.stream.scenario import Scenario
@@ -75,6 +77,7 @@ def record_examples(
     dataset: SegmentationDataset,
     scenario: Scenario,
     step: int,
+    view: ViewConfig = UNWRITTEN,
     device: torch.device | str = "cpu",
 ) -> None:
     """Write what a model, in eval mode, sees in the example images after `step`; draws no random numbers."""
@@ -92,8 +95,7 @@ def record_examples(
     for number, index in enumerate(chosen):
         sample = dataset[index]
         pixels = torch.from_numpy(np.array(sample.image)).permute(2, 0, 1)
-        with torch.no_grad():
-            (found,) = segment(pixels[None].to(device), None, [sample.image.shape[:2]])
+        (found,) = see(segment, [pixels], view, device)
         size = _small(sample.image.shape[:2])
         truth = lookup[sample.semantic]  # (H, W)
         photograph = folder / "image" / f"{number:02d}.jpg"

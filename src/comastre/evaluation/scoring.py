@@ -13,6 +13,7 @@ from torch import Tensor, device
 
 from comastre.class_table import ClassTable
 from comastre.config.conventions import PAPER
+from comastre.config.view import ViewConfig
 from comastre.data.class_mapping import ClassMap, ClassMapping, map_classes
 from comastre.data.relabel import relabel
 from comastre.data.sources import DataSource, Split, open_split, split_for_scoring
@@ -37,6 +38,8 @@ class LoadedModel(Protocol):
     @property
     def classes(self) -> ClassTable: ...
     @property
+    def view(self) -> ViewConfig: ...
+    @property
     def device(self) -> device: ...
 
 
@@ -50,6 +53,9 @@ class Options:
     """What recall counts: one true mask per class of an image, or one per object."""
     batch_size: int = 1
     workers: int = 0
+    short_side: int | str | Sequence[int] | None = None
+    """The size at which the model sees the images, as in `view.short_side`; by default that of its bundle."""
+    max_side: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Scores:
     images: int
     background: str
     """What label 0 of the data is."""
+    view: ViewConfig
+    """The size at which the model saw the images."""
 
     def as_json(self) -> dict[str, Any]:
         """The document of --out: percentages, null where nothing can be scored."""
@@ -74,6 +82,7 @@ class Scores:
             "data": self.data,
             "split": self.split,
             "images": self.images,
+            "view": self.view.model_dump(mode="json"),
             "tasks": [list(names) for names in self.tasks],
             "convention": PAPER,
             "miou": asdict(result.conventions[PAPER]),
@@ -107,6 +116,7 @@ def score(
     options = options or Options()
     if options.batch_size < 1 or options.workers < 0:
         raise UserError("--batch-size must be 1 or more, and --workers 0 or more")
+    view = model.view.changed(options.short_side, options.max_side)
     split = options.split or split_for_scoring(source)
     dataset = open_split(source, split)
     mapping = map_classes(dataset.class_names, model.classes, class_map)
@@ -121,12 +131,15 @@ def score(
         options.masks,
         options.workers,
         mapping.unscored(model.classes.names),
+        view,
     )
     began = time.perf_counter()
-    with ImageProgress("scoring", len(dataset), console) as progress:
+    with ImageProgress("scoring", len(dataset) * len(view.sides), console) as progress:
 
-        def segment(images: Tensor, padding: Tensor | None, sizes: Sequence[Size]) -> Sequence[Segmentation]:
-            found = model.segmenter.segment(images, padding, sizes)
+        def segment(
+            images: Tensor, padding: Tensor | None, sizes: Sequence[Size], original_sizes: Sequence[Size]
+        ) -> Sequence[Segmentation]:
+            found = model.segmenter.segment(images, padding, sizes, original_sizes)
             progress.advance(len(found))
             return found
 
@@ -144,6 +157,7 @@ def score(
         split,
         len(dataset),
         BACKGROUND if dataset.has_background else "void",
+        view,
     )
 
 

@@ -45,9 +45,15 @@ def _heading(scores: Scores, model: str) -> str:
         rows.append(("unknown", f"{shortened(mapping.unknown)}: not known to the model, so background to it"))
     if mapping.left_out:
         rows.append(("ignored", f"{shortened(mapping.left_out)}: pixels are not scored, as the map says"))
+    rows.append(("seen at", _view(scores)))
     if scores.background != BACKGROUND:
         rows.append(("label 0", f"{scores.background} in the data, which counts as background"))
     return table(rows, indent=0)
+
+
+def _view(scores: Scores) -> str:
+    sides = [f"{side}" for side in scores.view.sides if side is not None]
+    return f"short side {' and '.join(sides)}" if sides else "the images' own size"
 
 
 def _conventions(scores: Scores) -> str:

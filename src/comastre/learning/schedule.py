@@ -86,6 +86,8 @@ def choose(
         "data": {**data, **varied, "crop": crop, "workers": 0 if on_small_images else 2},
         "continual": {"setting": amounts.setting, "protocol": "overlapped"},
         "training": {"batch_size": batch},
+        # Seen smaller by as much as it is trained smaller.
+        "view": config.view.scaled(crop / config.data.crop).model_dump(),
         # Only labelled classes can be scored, and background is what the data does not label.
         "evaluation": {"convention": "no_background", "batch_size": 16 if on_small_images and amounts.one_size else 1},
     }

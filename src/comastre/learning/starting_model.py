@@ -43,7 +43,8 @@ class StartingModel:
     def digest(self) -> str:
         """Changes with any number, class or field of the model."""
         what = self.description
-        fields = [what.method, what.size, what.backbone.model_dump(mode="json"), what.settings.model_dump(mode="json")]
+        sections = (what.backbone, what.settings, what.view)
+        fields = [what.method, what.size, *(section.model_dump(mode="json") for section in sections)]
         mark = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
         if self.bundle is not None:
             mark.update(repr(self.bundle.classes.names).encode())
@@ -120,7 +121,7 @@ def _new(size: str, weights: str | None, method: str) -> StartingModel:
         "hub": "pretrained weights from the hub",
         "none": "random weights" + ("" if weights else ", as models of this size are trained from nothing"),
     }.get(backbone.weights, f"weights of {backbone.weights}")
-    description = Description(method, size, backbone, config.method_settings, read_recipe(usual))
+    description = Description(method, size, backbone, config.method_settings, read_recipe(usual), config.view)
     return StartingModel(description, None, f"a new one of size {size}, backbone {backbone.name}, {origin}")
 
 
@@ -133,5 +134,6 @@ def run_settings(model: StartingModel) -> dict[str, Any]:
         "size": what.size,
         "backbone": what.backbone.model_dump(),
         section: what.settings.model_dump(),
+        "view": what.view.model_dump(),
     }
     return merge(read_recipe(what.training), own)

@@ -10,28 +10,30 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
 
 from comastre.arguments import whole_number
 from comastre.bundle import hub, store
 from comastre.class_table import ClassTable, Colour
+from comastre.config.view import ViewConfig, padded_sizes
 from comastre.data.images import read_image, to_rgb
 from comastre.errors import UserError
+from comastre.evaluation.seeing import see
 from comastre.paths import user_path
 from comastre.prediction.adjust import adjusted
 from comastre.prediction.result import Prediction
+from comastre.segmentation import Size
 
 ImageLike = Image.Image | np.ndarray | str | Path
+ShortSide = int | str | Sequence[int]
 
 
 @dataclass(frozen=True)
 class _Source:
     """An image to be segmented."""
 
-    pixels: Tensor
-    """(3, H, W) in 0..1."""
+    pixels: np.ndarray
+    """(H, W, 3) uint8."""
     file: str | None
 
     @classmethod
@@ -101,52 +103,62 @@ class Model:
         """
         return Model(adjusted(self.bundle, fields))
 
-    def predict(self, image: ImageLike, *, max_side: int | None = None) -> Prediction:
+    @property
+    def view(self) -> ViewConfig:
+        """The size at which the model sees an image, unless a call asks for another."""
+        return self.bundle.description.view
+
+    def predict(
+        self, image: ImageLike, *, short_side: ShortSide | None = None, max_side: int | None = None
+    ) -> Prediction:
         """Segment a PIL image, an array (H, W, 3) (uint8, or float in 0..1) or an image file.
 
-        With `max_side` the model sees a larger image reduced to that long side; the result has the image's own size.
+        The model sees the image at the size that it was trained for (`view`), or with this short side, such as 512,
+        "native" for the image's own, or [224, 320] for a look at each; with `max_side` reduced to that long side where
+        it is longer. The result has the image's own size.
 
         >>> result = model.predict("photo.png")
         >>> result.label_map.shape, result.label_map.dtype
         ((48, 64), dtype('int64'))
         """
-        (prediction,) = self.predict_many([image], max_side=max_side)
+        (prediction,) = self.predict_many([image], short_side=short_side, max_side=max_side)
         return prediction
 
     def predict_many(
-        self, images: Iterable[ImageLike], *, batch_size: int = 8, max_side: int | None = None
+        self,
+        images: Iterable[ImageLike],
+        *,
+        batch_size: int = 8,
+        short_side: ShortSide | None = None,
+        max_side: int | None = None,
     ) -> Iterator[Prediction]:
         """Segment images one after the other, in order; neighbours of one size share a batch.
 
-        Images of different sizes are never padded to one batch, so a result is what `predict` gives.
+        Which images share a batch changes nothing: a result is what `predict` gives.
 
         >>> pictures = [np.zeros((32, 32, 3), np.uint8), np.zeros((32, 32, 3), np.uint8)]
         >>> [result.label_map.shape for result in model.predict_many(pictures, batch_size=2)]
         [(32, 32), (32, 32)]
         """
         whole_number("batch_size", batch_size)
-        if max_side is not None:
-            whole_number("max_side", max_side)
-        for _, same_size in groupby(map(_Source.of, images), key=lambda source: source.pixels.shape):
-            for batch in _chunks(same_size, batch_size):
-                yield from self._predict_batch(batch, max_side)
+        view = self.view.changed(short_side, max_side)
 
-    def _predict_batch(self, batch: Sequence[_Source], max_side: int | None) -> list[Prediction]:
-        """Predictions of images of one size."""
-        pixels = torch.stack([source.pixels for source in batch])  # (B, 3, H, W)
-        height, width = pixels.shape[2:]
-        factor = 1.0 if max_side is None else min(1.0, max_side / max(height, width))
-        seen = pixels
-        if factor < 1.0:
-            size = max(1, round(height * factor)), max(1, round(width * factor))
-            seen = F.interpolate(pixels, size=size, mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
+        def seen(source: _Source) -> tuple[Size, ...]:
+            return padded_sizes(view, *source.pixels.shape[:2])
+
+        for _, same_size in groupby(map(_Source.of, images), key=seen):
+            for batch in _chunks(same_size, batch_size):
+                yield from self._predict_batch(batch, view)
+
+    def _predict_batch(self, batch: Sequence[_Source], view: ViewConfig) -> list[Prediction]:
+        """Predictions of images of which the model sees one size."""
         self.segmenter.eval()
-        found = self.segmenter.segment(seen.to(self.device), original_sizes=[(height, width)] * len(batch))
-        pictures = (pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()  # (B, H, W, 3)
+        images = [torch.from_numpy(source.pixels).permute(2, 0, 1) for source in batch]  # (3, H, W) each
+        found = see(self.segmenter.segment, images, view, self.device)
         # Results wait on the host: kept in a list, they would fill a GPU.
         return [
-            Prediction(each.cpu(), self.classes, picture, source.file)
-            for each, picture, source in zip(found, pictures, batch, strict=True)
+            Prediction(each.cpu(), self.classes, source.pixels, source.file)
+            for each, source in zip(found, batch, strict=True)
         ]
 
     # --- keeping and sharing -----------------------------------------------------------------------------------------
@@ -215,8 +227,8 @@ def load(path_or_hub_id: str | Path) -> Model:
     return Model.from_pretrained(path_or_hub_id)
 
 
-def to_pixels(image: Any) -> Tensor:
-    """An image as float32 (3, H, W) in 0..1: a file turned as viewers and training do, others as given."""
+def to_pixels(image: Any) -> np.ndarray:
+    """An image as (H, W, 3) uint8: a file turned as viewers and training do, others as given."""
     if isinstance(image, str | Path):
         image = _read(user_path(image, "the image"))
     if isinstance(image, Image.Image):
@@ -231,12 +243,12 @@ def to_pixels(image: Any) -> Tensor:
         raise UserError(f"an image array must have shape (height, width, 3), not {array.shape}")
     array = array[..., :3]
     if array.dtype == np.uint8:
-        array = array.astype(np.float32) / 255
-    elif not np.issubdtype(array.dtype, np.floating):
+        return np.array(array)
+    if not np.issubdtype(array.dtype, np.floating):
         raise UserError(f"an image array must be uint8 or float in 0..1, not {array.dtype}")
-    elif not (array.min() >= 0 and array.max() <= 1):  # also refuses NaN
+    if not (array.min() >= 0 and array.max() <= 1):  # also refuses NaN
         raise UserError(f"a float image must be in 0..1, but runs from {array.min():g} to {array.max():g}")
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).permute(2, 0, 1)
+    return (array * 255).round().astype(np.uint8)
 
 
 def _chunks(items: Iterable[_Source], size: int) -> Iterator[list[_Source]]:

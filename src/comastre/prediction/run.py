@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from comastre.arguments import whole_number
+from comastre.config.view import UNWRITTEN, ViewConfig, padded_sizes
 from comastre.data.images import image_size, read_image
 from comastre.errors import UserError
 from comastre.evaluation.image_progress import ImageProgress
@@ -21,6 +22,7 @@ from comastre.prediction.earlier import left_to_do, made_by
 from comastre.prediction.image_files import ImageFile, find_images
 from comastre.prediction.model import Model, load
 from comastre.prediction.result import Prediction, result_files
+from comastre.segmentation import Size
 
 PIXELS_AT_ONCE = 4_000_000
 """Of large images fewer than --batch-size are segmented at once."""
@@ -50,6 +52,7 @@ def predict_files(
     *,
     device: str = "cpu",
     batch_size: int = 8,
+    short_side: str | None = None,
     max_side: int | None = None,
     overwrite: bool = False,
     adjust: Mapping[str, Any] | None = None,
@@ -63,18 +66,20 @@ def predict_files(
     whole_number("--batch-size", batch_size)
     if max_side is not None:
         whole_number("--max-side", max_side)
+    UNWRITTEN.changed(short_side, max_side)  # what is wrong with them is said before anything is loaded
     out = user_path(out, "--out")
     images = find_images(sources, leave_out=out)
     check_targets(images, out)
     model = load(model_name).adjusted(**(adjust or {})).to(device)
-    maker = made_by(model.bundle, {"max_side": max_side})
+    view = model.view.changed(short_side, max_side)
+    maker = made_by(model.bundle, {"view": view.model_dump(mode="json")})
     waiting = left_to_do(images, out, maker, overwrite)
     for folder in {(out / image.name).parent for image in images}:
         sweep(folder)
     outcome, began = Outcome(kept=len(images) - len(waiting)), time.perf_counter()
     with ImageProgress("segmenting", len(waiting), console) as progress:
-        for batch in batches(waiting, batch_size, outcome):
-            for image, prediction in segmented(model, batch, max_side, outcome):
+        for batch in batches(waiting, batch_size, view, outcome):
+            for image, prediction in segmented(model, batch, view, outcome):
                 left_to_do([image], out, maker, overwrite)  # another command may have written there meanwhile
                 outcome.written.append(prediction.save(out / image.name, overwrite=True, made_by=maker)[0])
                 outcome.images_with.update({each.name for each in prediction.segments})
@@ -95,21 +100,24 @@ def check_targets(images: Sequence[ImageFile], out: Path) -> None:
         raise UserError(f"{over_image} is one of the images and would be replaced by a result: choose another --out")
 
 
-def batches(images: Sequence[ImageFile], batch_size: int, outcome: Outcome) -> Iterator[list[ImageFile]]:
-    """Images of one size together, because padding to a common size would change what is found at the edges."""
-    by_size: dict[tuple[int, int], list[ImageFile]] = {}
+def batches(
+    images: Sequence[ImageFile], batch_size: int, view: ViewConfig, outcome: Outcome
+) -> Iterator[list[ImageFile]]:
+    """Images together of which the model sees the same size."""
+    by_size: dict[tuple[Size, ...], list[ImageFile]] = {}
     for image in images:
         try:
-            by_size.setdefault(image_size(image.path), []).append(image)
+            by_size.setdefault(padded_sizes(view, *image_size(image.path)), []).append(image)
         except UserError as error:
             outcome.failed.append(str(error))
-    for (height, width), same in by_size.items():
-        step = max(1, min(batch_size, PIXELS_AT_ONCE // max(1, height * width)))
+    for sizes, same in by_size.items():
+        pixels = max(height * width for height, width in sizes)
+        step = max(1, min(batch_size, PIXELS_AT_ONCE // pixels))
         yield from (same[first : first + step] for first in range(0, len(same), step))
 
 
 def segmented(
-    model: Model, batch: Sequence[ImageFile], max_side: int | None, outcome: Outcome
+    model: Model, batch: Sequence[ImageFile], view: ViewConfig, outcome: Outcome
 ) -> Iterator[tuple[ImageFile, Prediction]]:
     """The batch's images with what was found in them; of those that fail, only the reason is kept."""
     read, pixels = [], []
@@ -120,7 +128,9 @@ def segmented(
         except UserError as error:
             outcome.failed.append(str(error))
     try:
-        predictions = model.predict_many(pixels, batch_size=len(batch), max_side=max_side)
+        predictions = model.predict_many(
+            pixels, batch_size=len(batch), short_side=view.short_side, max_side=view.max_side
+        )
         for image, prediction in zip(read, predictions, strict=True):
             yield image, replace(prediction, file=str(image.path))
     except (RuntimeError, MemoryError) as error:
@@ -128,7 +138,7 @@ def segmented(
             raise
         if len(batch) > 1:  # what was too much together may do one by one
             for image in batch:
-                yield from segmented(model, [image], max_side, outcome)
+                yield from segmented(model, [image], view, outcome)
         else:
             height, width = pixels[0].shape[:2]
             outcome.failed.append(

@@ -59,18 +59,6 @@ class Batch:
         return replace(self, images=images, padding=padding, labels=labels, targets=self.targets.to(device))
 
 
-@dataclass(frozen=True)
-class EvaluationBatch:
-    """Whole images, padded on the right and below to the largest of them."""
-
-    images: Tensor
-    """(B, 3, H, W) uint8."""
-    padding: Tensor | None
-    """(B, H, W) bool, true where padded; None where all images have one size."""
-    samples: tuple[Sample, ...]
-    """The images with their ground truth at their own size."""
-
-
 # --- training --------------------------------------------------------------------------------------------------------
 
 
@@ -165,34 +153,21 @@ def training_batches(
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-class _EvaluationBatches(Dataset[EvaluationBatch | UserError]):
+class _EvaluationBatches(Dataset[tuple[Sample, ...] | UserError]):
     def __init__(self, dataset: SegmentationDataset, batches: Sequence[Sequence[int]]) -> None:
         self.dataset = dataset
         self.batches = batches
 
-    def __getitem__(self, number: int) -> EvaluationBatch | UserError:
+    def __getitem__(self, number: int) -> tuple[Sample, ...] | UserError:
         try:
-            return pad_together([self.dataset[index] for index in self.batches[number]])
+            return tuple(self.dataset[index] for index in self.batches[number])
         except UserError as error:
             return error
 
 
-def pad_together(samples: Sequence[Sample]) -> EvaluationBatch:
-    """One batch of images of different sizes."""
-    sizes = [sample.image.shape[:2] for sample in samples]
-    height, width = max(size[0] for size in sizes), max(size[1] for size in sizes)
-    images = torch.zeros(len(samples), 3, height, width, dtype=torch.uint8)
-    padding = torch.ones(len(samples), height, width, dtype=torch.bool)
-    for row, sample in enumerate(samples):
-        own_height, own_width = sizes[row]
-        images[row, :, :own_height, :own_width] = torch.from_numpy(np.array(sample.image)).permute(2, 0, 1)
-        padding[row, :own_height, :own_width] = False
-    return EvaluationBatch(images, padding if bool(padding.any()) else None, tuple(samples))
-
-
 def evaluation_batches(
     dataset: SegmentationDataset, batch_size: int, rank: int = 0, world_size: int = 1, workers: int = 0
-) -> Iterator[EvaluationBatch]:
+) -> Iterator[tuple[Sample, ...]]:
     """Every image of the dataset once over all processes, at its own size; shares may differ by one image."""
     share = range(rank, len(dataset), world_size)
     batches = [share[first : first + batch_size] for first in range(0, len(share), batch_size)]

@@ -129,7 +129,7 @@ def _examples(learned: LearnedStep, run: Path) -> None:
 
     if "labels" in learned.config.spec.gives:
         plan = learned.plan
-        record_examples(learned.model.segment, run, plan.dataset, plan.scenario, plan.step, learned.device)
+        record_examples(learned.model.segment, run, plan.dataset, plan.scenario, plan.step, plan.view, learned.device)
 
 
 def save_step(learned: LearnedStep, folder: Path, results: Results) -> None:
@@ -153,7 +153,8 @@ def save_step(learned: LearnedStep, folder: Path, results: Results) -> None:
 
 def describe(config: RunConfig) -> Description:
     """What a bundle says of a model that this configuration trained."""
-    return Description(config.method, config.size, config.backbone, config.method_settings, recipe_of(config))
+    view = config.view.at(config.data.crop)
+    return Description(config.method, config.size, config.backbone, config.method_settings, recipe_of(config), view)
 
 
 def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
