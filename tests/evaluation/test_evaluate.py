@@ -163,14 +163,14 @@ def test_images_of_a_batch_score_as_images_alone() -> None:
 
 def test_true_masks_per_class_and_per_object() -> None:
     labels = np.array([[1, 1, 0, 2], [255, 1, 3, 2]])
-    masks, classes = true_masks(labels, None, num_learned=2)
+    masks, classes = true_masks(labels, None, last=2)
     assert classes.tolist() == [0, 1]
     assert masks.astype(int).tolist() == [[[1, 1, 0, 0], [0, 1, 0, 0]], [[0, 0, 0, 1], [0, 0, 0, 1]]]
     instances = np.array([[7, 8, 0, 5], [7, 8, 9, 4]], dtype=np.int32)
-    masks, classes = true_masks(labels, instances, num_learned=2)
+    masks, classes = true_masks(labels, instances, last=2)
     assert classes.tolist() == [1, 1, 0, 0]  # objects 4, 5, 7, 8; object 9 is not learned yet
     assert masks.astype(int).sum(axis=(1, 2)).tolist() == [1, 1, 1, 2]  # 7's ignored pixel is left out
-    masks, classes = true_masks(np.zeros((2, 4), dtype=np.int64), instances, num_learned=2)
+    masks, classes = true_masks(np.zeros((2, 4), dtype=np.int64), instances, last=2)
     assert masks.shape == (0, 2, 4) and classes.shape == (0,)
 
 

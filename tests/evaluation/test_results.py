@@ -23,6 +23,8 @@ FIRST = StepResult(
     per_class={"background": 95.1, "disk": 60.0, "ring": None},
     recall=Recall(55.8, 48.8),
     recall_per_class={"disk": Recall(50.0, 40.0), "ring": Recall(61.0, 57.0)},
+    later_recall=Recall(33.0, 11.0),
+    later_recall_per_class={"star": Recall(33.0, 11.0)},
     errors={"disk": ClassErrors(1, 2, 3, 4), "ring": ClassErrors(0, 0, 0, 9)},
     alpha=0.8,
     task_confusion=((90, 1), (2, 30)),
@@ -35,6 +37,8 @@ SECOND = replace(
     images=40,
     conventions=dict.fromkeys(CONVENTIONS, Miou(50.0, 30.0, 49.0)) | {"no_background": Miou(40.0, 30.0, 39.0)},
     per_class={"background": 90.0, "disk": 55.5, "ring": 1 / 3, "star": 30.0},
+    later_recall=None,
+    later_recall_per_class={},
 )
 EMPTY = Results(
     method="comastre",
@@ -48,7 +52,18 @@ EMPTY = Results(
 RESULTS = EMPTY.add(FIRST).add(SECOND)
 WITHOUT_PROPOSALS = replace(
     RESULTS,
-    steps=tuple(replace(step, recall=None, recall_per_class={}, errors={}, alpha=None) for step in RESULTS.steps),
+    steps=tuple(
+        replace(
+            step,
+            recall=None,
+            recall_per_class={},
+            later_recall=None,
+            later_recall_per_class={},
+            errors={},
+            alpha=None,
+        )
+        for step in RESULTS.steps
+    ),
 )
 
 
@@ -62,7 +77,8 @@ def test_the_document_has_designs_keys_and_numbers() -> None:
     step = document["steps"][0]
     required_of_step = {"step", "new_classes", "images", "miou", "per_class", "recall", "seconds"}
     assert required_of_step <= step.keys()
-    assert step.keys() - required_of_step == {"recall_per_class", "errors", "alpha", "task_confusion"}
+    later = {"later_recall", "later_recall_per_class"}
+    assert step.keys() - required_of_step == {"recall_per_class", "errors", "alpha", "task_confusion", *later}
     assert step["miou"] == {"base": 60.0, "inc": None, "all": 62.0}
     assert step["per_class"] == {"background": 95.1, "disk": 60.0, "ring": None}
     assert step["recall"] == {"all": 55.8, "confident": 48.8}
@@ -98,6 +114,7 @@ def test_without_proposals_there_is_null_and_nothing_else_changes() -> None:
     for step in ours["steps"]:
         assert (step["recall"], step["alpha"], step["recall_per_class"], step["errors"]) == (None, None, {}, {})
     lacking = {"recall": None, "alpha": None, "recall_per_class": {}, "errors": {}}
+    lacking |= {"later_recall": None, "later_recall_per_class": {}}
     assert ours == {**theirs, "steps": [{**step, **lacking} for step in theirs["steps"]]}
 
 
@@ -107,6 +124,25 @@ def test_files_written_before_alpha_was_recorded_still_load() -> None:
         del step["alpha"]
     loaded = Results.from_json(document)
     assert loaded.steps == tuple(replace(step, alpha=None) for step in RESULTS.steps)
+
+
+def test_files_written_before_later_classes_were_counted_still_load() -> None:
+    document = RESULTS.as_json()
+    for step in document["steps"]:
+        del step["later_recall"], step["later_recall_per_class"]
+    loaded = Results.from_json(document)
+    assert loaded.steps == tuple(replace(step, later_recall=None, later_recall_per_class={}) for step in RESULTS.steps)
+
+
+def test_a_later_class_in_no_image_is_null_and_comes_back() -> None:
+    nowhere = Recall(math.nan, math.nan)
+    results = EMPTY.add(replace(FIRST, later_recall=nowhere, later_recall_per_class={"star": nowhere}))
+    document = results.as_json()
+    assert document["steps"][0]["later_recall"] == {"all": None, "confident": None}
+    (step,) = Results.from_json(document).steps
+    assert step.later_recall is not None and math.isnan(step.later_recall.all)
+    assert math.isnan(step.later_recall_per_class["star"].confident)
+    assert "not learned yet" not in step.summary("paper")
 
 
 def test_nan_becomes_null_and_comes_back(tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ from made_runs import make_joint, make_run, step_result
 
 from comastre.report.charts import loss_charts, score_charts, thinned
 from comastre.report.gather import LossCurve
-from comastre.report.numbers import average, ceiling, class_rows, confusion, exchange, kept, mean_forgetting
+from comastre.report.numbers import (
+    average,
+    ceiling,
+    class_rows,
+    confusion,
+    exchange,
+    kept,
+    later_rows,
+    looking_ahead,
+    mean_forgetting,
+)
 from comastre.report.paper import reference
 from comastre.report.sentences import headline, state_words, verdict
 from comastre.report.svg import Chart, Line, draw, percent_axis, round_axis
@@ -49,6 +59,19 @@ def test_classes_in_learning_order_with_what_they_lost(tmp_path: Path) -> None:
     ]
     assert rows[3].ious == ((None, 30.0, 30.0), (None,))
     assert [row.forgetting[0] for row in rows] == [None, 20.0, 20.0, 0.0, None]
+
+
+def test_recall_of_classes_before_they_are_learned(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", (60.0,), method="finetune", proposals=False)]
+    (group,) = read_groups([*runs, make_joint(tmp_path / "joint")])
+    assert [entry.label for entry in looking_ahead(group)] == ["CoMasTRe"]
+    assert [(row.name, row.recalls) for row in later_rows(group)] == [
+        ("all not learned yet", ((40.0, 41.0),)),
+        ("cow", ((41.0, None),)),
+        ("bus", ((41.0, 42.0),)),
+    ]
+    (without,) = read_groups(runs[1:])
+    assert later_rows(without) == []
 
 
 def test_confusion_between_steps() -> None:

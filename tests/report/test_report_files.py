@@ -62,7 +62,7 @@ def test_tables_in_three_formats(tmp_path: Path) -> None:
     groups = read_groups([make_run(tmp_path / "a"), make_joint(tmp_path / "joint")])
     written = write_tables(groups, "paper", tmp_path / "tables")
     assert {file.name for file in written} == {
-        f"{name}.{kind}" for name in ("scores", "classes", "errors", "recall") for kind in ("csv", "md", "tex")
+        f"{name}.{kind}" for name in ("scores", "classes", "errors", "recall", "later") for kind in ("csv", "md", "tex")
     }
     with (tmp_path / "tables" / "scores.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -75,7 +75,7 @@ def test_files_of_proposals_hold_the_runs_that_propose(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", method="finetune", proposals=False)]
     mixed = read_groups(runs)
     write_tables(mixed, "paper", tmp_path / "tables")
-    for name in ("recall", "errors"):
+    for name in ("recall", "errors", "later"):
         with (tmp_path / "tables" / f"{name}.csv").open() as file:
             assert {row["run"] for row in csv.DictReader(file)} == {"CoMasTRe"}
         assert "; without fine-tuning: no masks are proposed" in (tmp_path / "tables" / f"{name}.md").read_text()

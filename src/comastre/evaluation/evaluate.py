@@ -78,7 +78,8 @@ def evaluate(segment: SegmentImages, plan: EvaluationPlan, device: torch.device 
     # Counts stay where the predictions are on CUDA (no waiting, and NCCL needs them there); elsewhere on the host.
     counting_device = torch.device(device) if torch.device(device).type == "cuda" else torch.device("cpu")
     confusion = ConfusionMatrix(len(scenario.class_order) + 1, counting_device)
-    proposals = ProposalCounter(num_learned, counting_device)
+    num_later = len(scenario.class_order) - num_learned
+    proposals = ProposalCounter(num_learned, num_later, counting_device)
     for samples in evaluation_batches(dataset, plan.batch_size, rank, world_size, plan.workers):
         images = [torch.from_numpy(np.array(sample.image)).permute(2, 0, 1) for sample in samples]
         segmentations = see(segment, images, plan.view, device)
@@ -90,7 +91,7 @@ def evaluate(segment: SegmentImages, plan: EvaluationPlan, device: torch.device 
 
     matrix = confusion.reduce()
     proposed = proposals.reduce(len(dataset))
-    learned = plan.class_names[:num_learned]
+    learned, later = plan.class_names[:num_learned], plan.class_names[num_learned:]
     ious = iou_per_label(fold(matrix, num_learned))
     ious[sorted(plan.unscored)] = math.nan
     return StepResult(
@@ -104,6 +105,8 @@ def evaluate(segment: SegmentImages, plan: EvaluationPlan, device: torch.device 
         },
         recall=None if proposed is None else proposed.recall,
         recall_per_class={} if proposed is None else dict(zip(learned, proposed.recall_per_class, strict=True)),
+        later_recall=None if proposed is None else proposed.later_recall,
+        later_recall_per_class={} if proposed is None else dict(zip(later, proposed.later, strict=True)),
         errors={} if proposed is None else dict(zip(learned, proposed.errors, strict=True)),
         alpha=None if proposed is None else proposed.alpha,
         task_confusion=tuple(tuple(row) for row in task_confusion(matrix, tasks).tolist()),

@@ -47,6 +47,9 @@ class StepResult:
     recall: Recall | None
     """Of true masks by proposals; None of a model that proposes no masks, which has no errors split by them either."""
     recall_per_class: Mapping[str, Recall] = field(default_factory=dict)
+    later_recall: Recall | None = None
+    """Of true masks of classes that later steps learn; None where there are none, in files of earlier versions too."""
+    later_recall_per_class: Mapping[str, Recall] = field(default_factory=dict)
     errors: Mapping[str, ClassErrors] = field(default_factory=dict)
     alpha: float | None = None
     """Objectness above which proposals are recognised; None without proposals, and in files of earlier versions."""
@@ -66,6 +69,8 @@ class StepResult:
             "per_class": dict(self.per_class),
             "recall": None if self.recall is None else asdict(self.recall),
             "recall_per_class": {name: asdict(recall) for name, recall in self.recall_per_class.items()},
+            "later_recall": None if self.later_recall is None else asdict(self.later_recall),
+            "later_recall_per_class": {name: asdict(recall) for name, recall in self.later_recall_per_class.items()},
             "errors": {name: asdict(errors) for name, errors in self.errors.items()},
             "alpha": self.alpha,
             "task_confusion": [list(row) for row in self.task_confusion],
@@ -87,6 +92,8 @@ class StepResult:
         if self.recall is not None:
             confident = f"by confident proposals {_shown(self.recall.confident)}"
             parts.append(f"recall of masks {_shown(self.recall.all)}, {confident}")
+        if self.later_recall is not None and not math.isnan(self.later_recall.all):
+            parts.append(f"of classes not learned yet {_shown(self.later_recall.all)}")
         return "; ".join(parts)
 
 
@@ -226,9 +233,15 @@ def _step_with_conventions(document: dict[str, Any], position: int) -> dict[str,
         name: _nan_for_null(scores["steps"][position], ("base", "all"))
         for name, scores in document["conventions"].items()
     }
-    per_class = {name: _nan_for_null(recall) for name, recall in step.get("recall_per_class", {}).items()}
-    recall = None if step["recall"] is None else _nan_for_null(step["recall"])
-    return {**step, "conventions": conventions, "recall": recall, "recall_per_class": per_class}
+    read: dict[str, Any] = {"recall": _recall_or_none(step["recall"])}
+    read["later_recall"] = _recall_or_none(step.get("later_recall"))
+    for name in ("recall_per_class", "later_recall_per_class"):
+        read[name] = {each: _nan_for_null(recall) for each, recall in step.get(name, {}).items()}
+    return {**step, "conventions": conventions, **read}
+
+
+def _recall_or_none(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if found is None else _nan_for_null(found)
 
 
 def _nan_for_null(numbers: dict[str, Any], keys: tuple[str, ...] = ("all", "confident")) -> dict[str, Any]:

@@ -145,6 +145,8 @@ def score(
 
         model.segmenter.eval()
         result = evaluate(segment, plan, model.device)
+        # All classes that the model does not know are one here, so that their masks are of no class.
+        result = replace(result, later_recall=None, later_recall_per_class={})
     tasks = tuple(
         tuple(record.name for record in model.classes.classes if record.task == step)
         for step in range(len(model.classes.tasks))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from comastre.config.conventions import CONVENTIONS
+from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import BACKGROUND, ClassErrors, Results, StepResult
 from comastre.evaluation.scores import Miou
 from comastre.report.groups import Entry, Group
@@ -163,6 +164,43 @@ def proposing(group: Group) -> tuple[Entry, ...]:
 def not_proposing(group: Group) -> tuple[Entry, ...]:
     """The runs of the stream whose models label pixels at once."""
     return tuple(entry for entry in group.scored if results_of(entry).steps[-1].recall is None)
+
+
+@dataclass(frozen=True)
+class LaterRow:
+    """Recall of a class before it is learned, by all proposals."""
+
+    name: str
+    recalls: tuple[tuple[float | None, ...], ...]
+    """`[run][step]`, of steps after which something is left to learn; None once it is learned, or cannot be scored."""
+
+
+def looking_ahead(group: Group) -> tuple[Entry, ...]:
+    """The runs that counted proposals on classes that were not learned yet."""
+    return tuple(entry for entry in proposing(group) if _steps_ahead(entry))
+
+
+def later_rows(group: Group) -> list[LaterRow]:
+    """All classes that a later step learns, in learning order; first all of them together."""
+    entries = looking_ahead(group)
+    together = tuple(tuple(_all(step.later_recall) for step in _steps_ahead(entry)) for entry in entries)
+    rows = [LaterRow("all not learned yet", together)] if entries else []
+    names = dict.fromkeys(name for entry in entries for name in results_of(entry).class_order)
+    for name in names:
+        recalls = tuple(
+            tuple(_all(step.later_recall_per_class.get(name)) for step in _steps_ahead(entry)) for entry in entries
+        )
+        if any(value is not None for each in recalls for value in each):
+            rows.append(LaterRow(name, recalls))
+    return rows
+
+
+def _steps_ahead(entry: Entry) -> list[StepResult]:
+    return [step for step in results_of(entry).steps if step.later_recall is not None]
+
+
+def _all(recall: Recall | None) -> float | None:
+    return None if recall is None else known(recall.all)
 
 
 def add_errors(errors: Iterable[ClassErrors]) -> dict[str, int]:

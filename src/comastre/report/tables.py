@@ -16,6 +16,7 @@ from comastre.report.numbers import (
     ceiling,
     class_rows,
     known,
+    looking_ahead,
     not_proposing,
     proposing,
     results_of,
@@ -66,14 +67,14 @@ def write_tables(groups: Sequence[Group], convention: str, folder: Path) -> list
 
 
 def tables_of(group: Group, convention: str) -> list[Table]:
-    """Scores, classes, errors and recall of one group, the last two where masks are proposed; none before a step is
-    finished.
-    """
+    """Scores and classes of one group, and of proposals errors and recall; none before a step is finished."""
     if not group.scored:
         return []
     tables = [_score_table(group, convention), _class_table(group)]
     if proposing(group):
         tables += [_error_table(group), _recall_table(group)]
+    if looking_ahead(group):
+        tables.append(_later_table(group))
     return tables
 
 
@@ -137,6 +138,17 @@ def _recall_table(group: Group) -> Table:
     ]
     title = f"Average recall of proposals in percent, {group.title}{_without_proposals(group)}"
     return Table("recall", title, ("run", "step", "s > 0", "s > α"), tuple(rows))
+
+
+def _later_table(group: Group) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for entry in looking_ahead(group):
+        for step in results_of(entry).steps:
+            if step.later_recall is not None:
+                found = {"all not learned yet": step.later_recall, **step.later_recall_per_class}
+                rows += [(entry.label, step.step + 1, name, each.all, each.confident) for name, each in found.items()]
+    title = f"Average recall of classes that are not learned yet in percent, {group.title}{_without_proposals(group)}"
+    return Table("later", title, ("run", "step", "class", "s > 0", "s > α"), tuple(rows))
 
 
 def _without_proposals(group: Group) -> str:
