@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from comastre.bundle import store
 from comastre.bundle.imported import export_model, import_model
+from comastre.class_table import class_table
 from comastre.cli.import_model import import_model as command
 from comastre.errors import UserError
 from comastre.methods.mask2former.inference import label
@@ -73,6 +75,16 @@ def test_a_model_goes_there_and_back(folder: Path, tmp_path: Path) -> None:
         assert torch.equal(back.model.state_dict()[name], tensor), name
     with pytest.raises(UserError, match="is there already"):
         export_model(bundle, exported)
+
+
+def test_classes_of_several_steps_are_one_classifier_there(folder: Path, tmp_path: Path) -> None:
+    bundle = import_model(folder)
+    bundle.model.add_task(2)
+    grown = replace(bundle, classes=class_table([*NAMES, "cat", "cow"], bundle.model.tasks))
+    back = import_model(export_model(grown, tmp_path / "grown"))
+    assert back.classes.names == (*NAMES, "cat", "cow") and back.model.tasks == (7,)
+    embeddings = torch.randn(3, 64)
+    torch.testing.assert_close(back.model.class_head(embeddings), bundle.model.class_head(embeddings))
 
 
 def test_the_head_decides_how_it_predicts(folder: Path) -> None:
@@ -140,8 +152,6 @@ def test_what_cannot_be_read_is_told_and_nothing_written(
 
 
 def test_what_transformers_does_not_know_is_not_exported(folder: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     bundle = import_model(folder)
     other = replace(bundle, model=torch.nn.Linear(1, 1))
     with pytest.raises(UserError, match="has no place in transformers"):

@@ -52,6 +52,6 @@ def query_focal_loss(
     (K, B, N, C + 1) against labels (K, B, N), summed over the K layers; `normaliser` is the number of queries B N.
     """
     logs = log_probabilities.gather(-1, labels[..., None])[..., 0]
-    # Written so that a label that is certain has a gradient, for every gamma.
-    uncertainty = -torch.expm1(logs)
-    return -(alpha * uncertainty.clamp(min=0).pow(gamma) * logs).sum() / normaliser
+    # Kept from 0, where the root of a certain label would have no gradient.
+    uncertainty = (-torch.expm1(logs)).clamp(min=1e-12)
+    return -(alpha * uncertainty.pow(gamma) * logs).sum() / normaliser

@@ -121,3 +121,11 @@ def test_cross_entropy_by_hand() -> None:
     # 5 (1 - 1/2) log 2 + 5 (1 - 1/4) log 4, over two queries.
     focal = (2.5 * torch.tensor(2.0).log() + 3.75 * torch.tensor(4.0).log()) / 2
     torch.testing.assert_close(query_focal_loss(logs, labels, 5.0, 1.0, 2.0), focal)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+def test_focal_loss_of_certain_queries_has_a_gradient(gamma: float) -> None:
+    logits = torch.tensor([[[[200.0, 0.0], [0.0, 200.0], [0.0, 0.0]]]], requires_grad=True)
+    loss = query_focal_loss(class_log_probabilities(logits), torch.tensor([[[0, 0, 1]]]), 5.0, gamma, 3.0)
+    loss.backward()
+    assert logits.grad is not None and bool(logits.grad.isfinite().all()) and loss.item() > 300

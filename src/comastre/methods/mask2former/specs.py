@@ -9,8 +9,8 @@ from comastre.methods.mask2former.config import Mask2FormerConfig
 
 MASK2FORMER = MethodSpec(
     name="mask2former",
-    title="Mask2Former, fine-tuned",
-    about="Mask2Former with a classifier that grows, and nothing that remembers: the floor of query methods",
+    title="Mask2Former",
+    about="Mask2Former, fine-tuned: its classifier grows, and nothing remembers; the floor of query methods",
     config=Mask2FormerConfig,
     implementation="comastre.methods.mask2former.method:mask2former",
     section="mask2former",
