@@ -131,6 +131,37 @@ def test_the_papers_numbers_go_with_its_settings_only(tmp_path: Path) -> None:
         assert reference(group.scored[0].run) is None
 
 
+@pytest.mark.parametrize("setting", ["100-50", "100-10", "100-5", "50-50"])
+def test_the_papers_rows_stand_under_the_convention_that_their_own_numbers_fit(tmp_path: Path, setting: str) -> None:
+    """`all` is the mean over base and inc, weighed by how many labels each has: with background 151, without 150."""
+    (group,) = read_groups([make_run(tmp_path / "ade", dataset="ade20k", setting=setting)])
+    found = reference(group.scored[0].run)
+    assert found is not None
+    num_base = int(setting.split("-")[0])
+    for row in found.rows:
+        off = {}
+        for convention, background in (("paper", 1), ("no_background", 0)):
+            labels = num_base + background
+            off[convention] = abs((labels * row.base + (150 - num_base) * row.inc) / (150 + background) - row.all)
+        if row.method in (
+            "SDR",
+            "PLOP",
+            "REMINDER",
+            "Joint (per-pixel)",
+            "CoMasTRe",
+            "Joint (CoMasTRe)",
+        ):  # two decimals
+            assert off[row.convention] < 0.01 < min(value for name, value in off.items() if name != row.convention), row
+        elif row.method == "Joint (CoMFormer)":  # one decimal: nearer by this much in all settings
+            assert off["no_background"] < 0.04 < off["paper"]
+    shown = {name: found.under(name) for name in ("paper", "no_background", "future_ignored")}
+    assert {row.method for row in shown["no_background"].rows} == {"Joint (CoMFormer)", "Joint (CoMasTRe)"}
+    assert {row.method for row in shown["paper"].rows} >= {"CoMasTRe", "Joint (per-pixel)", "CoMFormer"}
+    assert len(shown["paper"].rows) + 2 == len(found.rows)
+    assert shown["future_ignored"] is None
+    assert found.elsewhere("paper") == {"no_background": ["Joint (CoMFormer)", "Joint (CoMasTRe)"]}
+
+
 def test_axes_are_round_and_hold_everything() -> None:
     assert percent_axis([8.0, 71.2, None])[0] == (0.0, 80.0)
     assert percent_axis([100.0])[0] == (0.0, 100.0)

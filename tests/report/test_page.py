@@ -151,6 +151,17 @@ def test_the_papers_numbers_are_labelled(tmp_path: Path) -> None:
     assert "69.8" not in page and "--convention paper" in page
 
 
+def test_the_papers_joint_rows_of_ade20k_stand_beside_scores_without_background(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "ade", dataset="ade20k", setting="100-10")
+    joint = r"<th scope=\"row\">Joint \(CoMasTRe\)</th><td class=\"words\">the paper</td><td>48.5</td>"
+    with_it, without = (html.unescape(page_of(tmp_path, run, convention=name)) for name in ("paper", "no_background"))
+    assert not re.search(joint, with_it) and re.search(joint, without)
+    assert "numbers of Joint (CoMFormer), Joint (CoMasTRe) follow the convention" in with_it
+    assert "--convention no_background" in with_it and "--convention paper" in without
+    own = r"<th scope=\"row\">CoMasTRe</th><td class=\"words\">the paper</td><td>42.3</td>"
+    assert re.search(own, with_it) and not re.search(own, without)
+
+
 def test_examples_stay_within_the_budget(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", examples=False)
     make_examples(folder, steps=3, count=6)

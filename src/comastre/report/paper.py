@@ -14,6 +14,8 @@ from comastre.report.groups import dataset_of
 METHOD = "CoMasTRe"
 WHERE = "CVPR 2024, ResNet-101, overlapped"
 _DATASETS = ("voc", "ade20k")
+# Their numbers fit (100 base + 50 inc) / 150 = all, those of every other row (101 base + 50 inc) / 151.
+_WITHOUT_BACKGROUND = {"ade20k": ("Joint (CoMFormer)", "Joint (CoMasTRe)")}
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class PaperRow:
     inc: float | None
     all: float | None
     avg: float | None
+    convention: str
+    """How its means treat background, which its own numbers tell (docs/specification.md, Scores)."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,19 @@ class Reference:
     rows: tuple[PaperRow, ...]
     per_class: dict[str, float]
     """IoU after the last step, of the paper's method; empty where the paper does not give it."""
+
+    def under(self, convention: str) -> Reference | None:
+        """With the rows that can stand beside scores under this convention; None where there are none."""
+        rows = tuple(row for row in self.rows if row.convention == convention)
+        return Reference(rows, self.per_class) if rows else None
+
+    def elsewhere(self, convention: str) -> dict[str, list[str]]:
+        """The methods of the other rows, by their convention."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.convention != convention:
+                found.setdefault(row.convention, []).append(row.method)
+        return found
 
     @property
     def ours(self) -> PaperRow | None:
@@ -45,13 +62,18 @@ def reference(run: Run) -> Reference | None:
     """The paper's numbers for the data and setting of a run; None where it has none."""
     if run.results is None or run.results.protocol != "overlapped" or run.setting("continual", "class_order"):
         return None
-    table = _tables()[dataset_of(run)] if dataset_of(run) in _DATASETS else {}
-    setting = run.results.setting
-    rows = tuple(PaperRow(method, **found[setting]) for method, found in table.items() if setting in found)
+    dataset, setting = dataset_of(run), run.results.setting
+    table = _tables()[dataset] if dataset in _DATASETS else {}
+    plain = _WITHOUT_BACKGROUND.get(dataset, ())
+    rows = tuple(
+        PaperRow(method, **found[setting], convention="no_background" if method in plain else "paper")
+        for method, found in table.items()
+        if setting in found
+    )
     rows = tuple(row for row in rows if (row.base, row.inc, row.all, row.avg) != (None, None, None, None))
     if not rows:
         return None
-    per_class = _tables()["voc_per_class"].get(setting, {}) if dataset_of(run) == "voc" else {}
+    per_class = _tables()["voc_per_class"].get(setting, {}) if dataset == "voc" else {}
     return Reference(rows, per_class)
 
 

@@ -96,8 +96,8 @@ def _score_table(group: Group, convention: str) -> Table:
         best = ceiling(entry, group, convention)
         rows.append((entry.label, "all at once", best.base, best.inc, best.all, None))
     longest = group.longest
-    paper = reference(longest.run) if longest is not None and convention == "paper" else None
-    if paper is not None:
+    paper = reference(longest.run) if longest is not None else None
+    if paper is not None and (paper := paper.under(convention)) is not None:
         name = "{} (the paper's number)".format
         rows += [(name(row.method), "last", row.base, row.inc, row.all, row.avg) for row in paper.rows]
     title = f"mIoU in percent, {group.title}, convention {convention}"
