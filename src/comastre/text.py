@@ -7,6 +7,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -17,8 +18,10 @@ def say(line: str = "") -> None:
 
 
 def complain(line: str) -> None:
-    """One line on standard error, however many lines the text had."""
-    sys.stderr.write(f"comastre: {visible(' '.join(line.split()))}\n")
+    """One line on standard error, however many lines the text had; where that is closed or full, nobody reads it."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"comastre: {visible(' '.join(line.split()))}\n")
+        sys.stderr.flush()
 
 
 def visible(text: str) -> str:

@@ -8,6 +8,7 @@ import torch
 
 from comastre.config.sections import MatchingConfig
 from comastre.data.targets import Targets
+from comastre.errors import UserError
 from comastre.losses.matching import NonFiniteCost, assign, matching_costs
 from comastre.losses.points import sample_at
 from comastre.nets.outputs import Proposals
@@ -121,6 +122,7 @@ def test_a_cost_that_is_no_number_names_the_image_and_the_layer(bad):
     costs[:, 0, :, 1] = bad  # padding of the first image: nobody looks
     assign(costs, targets)
     costs[1, 1, 0, 1] = bad
+    assert issubclass(NonFiniteCost, UserError)  # a sentence for the user, whose learning rate it is
     with pytest.raises(NonFiniteCost, match="image 'image-1' at decoder prediction 1 of 2"):
         assign(costs, targets)
 

@@ -21,7 +21,7 @@ from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.stream.loading import training_batches
 from comastre.training.checkpoint import load_latest
-from comastre.training.launch import build_fabric
+from comastre.training.launch import build_fabric, spawns
 from comastre.training.run import run
 from comastre.training.stopping import Diverged, Interrupted
 
@@ -103,3 +103,11 @@ def test_what_the_machine_lacks_is_one_sentence():
         pytest.skip("this machine has what the test asks for in vain")
     with pytest.raises(UserError, match="not possible here"):
         build_fabric(TrainingConfig(accelerator="cuda"))
+
+
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
+def test_other_ways_to_start_processes_are_ours(strategy: str) -> None:
+    fabric = build_fabric(tiny_config(strategy=strategy, devices=2).training)
+    assert type(fabric.strategy) is type(build_fabric(tiny_config(strategy="ddp", devices=2).training).strategy)
+    assert spawns(fabric)
+    assert not spawns(build_fabric(tiny_config(strategy=strategy).training))

@@ -10,6 +10,7 @@ from pathlib import Path
 from comastre.bundle import store
 from comastre.bundle.card import ADDRESS
 from comastre.errors import UserError
+from comastre.noise import short_of_retries
 from comastre.paths import user_path
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -40,16 +41,17 @@ def fetch(repo_id: str, options: HubOptions) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(
-                repo_id,
-                allow_patterns=list(store.FILES),
-                revision=options.revision,
-                token=options.token,
-                cache_dir=options.cache_dir,
-                local_files_only=options.local_files_only,
+        with short_of_retries():
+            return Path(
+                snapshot_download(
+                    repo_id,
+                    allow_patterns=list(store.FILES),
+                    revision=options.revision,
+                    token=options.token,
+                    cache_dir=options.cache_dir,
+                    local_files_only=options.local_files_only,
+                )
             )
-        )
     except Exception as error:  # each version of the hub's client has its own network errors
         raise UserError(
             f"there is no folder {repo_id}, and the hub gave no model of that id ({_reason(error)}): check the name"

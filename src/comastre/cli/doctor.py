@@ -223,8 +223,11 @@ def probe_hub() -> str | None:
     """Ask the hub for the size of one file; what went wrong, or None."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
+    from comastre.noise import short_of_retries
+
     try:
-        get_hf_file_metadata(hf_hub_url(*PROBE), timeout=3)
+        with short_of_retries():
+            get_hf_file_metadata(hf_hub_url(*PROBE), timeout=3)
     except Exception as error:  # each version of the hub's client has its own network errors
         return _first_line(error)
     return None

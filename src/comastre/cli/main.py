@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import inspect
 import io
 import itertools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +40,7 @@ from comastre.config.overrides import UsageError, config_fields, named_method, s
 from comastre.config.settings import read_settings
 from comastre.documents import read_json
 from comastre.errors import UserError
+from comastre.noise import silence_libraries
 from comastre.paths import shown
 from comastre.text import complain, say, table
 
@@ -68,14 +71,14 @@ TAKE_MODELS = ("learn", "predict")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with 0 (done), 1 (failed), 2 (usage) or 130 (interrupted)."""
-    for stream in (sys.stdout, sys.stderr):
-        # A Windows console or pipe may lack a letter of a class's name: that must not end a run.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    _open_streams()
+    if arguments is None:  # a command, not a call from Python
+        silence_libraries()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
+        _refuse_lost_folder()
         code = dispatch(given)
     except UserError as error:
         if debug:
@@ -95,7 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        complain(_unforeseen(error))
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+            # Errors of a file name it or are sentences already: this is the output of the program itself.
+            complain(
+                f"the output of this command cannot be written ({error.strerror}): send it elsewhere and try again"
+            )
+            sys.stdout = io.StringIO()
+        else:
+            complain(_unforeseen(error))
         code = FAILED
     sys.exit(code)
 
@@ -106,6 +116,36 @@ def _unforeseen(error: Exception) -> str:
         what = shown(str(error.filename))
         return f"{what} cannot be used ({error.strerror}): check the name, your permissions and the space on the disk"
     return f"{type(error).__name__}: {error} (this should not happen; --debug shows where)"
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def _open_streams() -> None:
+    """Standard streams that can be written to, whatever letters they have: that must not end a run."""
+    if os.name == "posix":
+        for number in (0, 1, 2):
+            try:
+                os.fstat(number)
+            except OSError:
+                # Closed by the caller; the next file to be opened would get its number, and prints would end up in it.
+                os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())
+    for stream in (sys.stdout, sys.stderr):
+        # A Windows console or pipe may lack a letter of a class's name.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _refuse_lost_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError:
+        raise UserError(
+            "the folder that this command was started in is no longer there: change to another one (cd ~) and try again"
+        ) from None
 
 
 def dispatch(arguments: Sequence[str]) -> int:

@@ -119,7 +119,7 @@ class TrainingConfig(Section):
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Kind of device."""
     strategy: str = "auto"
-    """lightning-fabric strategy, such as ddp."""
+    """lightning-fabric strategy, such as ddp (ddp_spawn and ddp_fork mean the same here)."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Numeric precision."""
     log_every: PositiveInt = 50

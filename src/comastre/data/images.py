@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from comastre.data.dataset import IGNORE
 from comastre.documents import require_regular
 from comastre.errors import UserError
+from comastre.noise import quiet_errors_of_c
 from comastre.text import shortened
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm")
@@ -57,7 +58,7 @@ def _opened(path: Path, what: Literal["image", "mask"]) -> Iterator[Image.Image]
     name = path if what == "image" else f"The mask {path}"
     try:
         require_regular(path)
-        with Image.open(path, formats=FORMATS) as opened:
+        with Image.open(path, formats=FORMATS) as opened, quiet_errors_of_c(opened.format == "TIFF"):
             yield opened
     except UserError:
         raise

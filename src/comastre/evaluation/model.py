@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -27,13 +27,27 @@ class EvaluatedModel(Protocol):
 
 
 def evaluate_model(
-    model: EvaluatedModel, plan: EvaluationPlan, device: torch.device | str = "cpu", recognises: bool = True
+    model: EvaluatedModel,
+    plan: EvaluationPlan,
+    device: torch.device | str = "cpu",
+    recognises: bool = True,
+    scored: Callable[[int], None] | None = None,
 ) -> StepResult:
-    """`evaluate` in eval mode, after which the model's mode is restored; `recognises` where it names classes."""
+    """`evaluate` in eval mode, after which the model's mode is restored; `recognises` where it names classes.
+
+    `scored` is told how many images more are done.
+    """
+
+    def segment(images: Tensor, padding: Tensor | None, sizes: Sequence[Size]) -> Sequence[Segmentation]:
+        found = model.segment(images, padding, sizes)
+        if scored is not None:
+            scored(len(found))
+        return found
+
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        result = evaluate(model.segment, plan, device)
+        result = evaluate(segment, plan, device)
     finally:
         for module, training in modes.items():
             module.training = training  # one by one: frozen BatchNorm stays in eval mode inside a training model

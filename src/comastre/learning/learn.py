@@ -14,6 +14,7 @@ from comastre.config import methods
 from comastre.config.older import upgraded
 from comastre.config.run import MOST_ITERATIONS, RunConfig
 from comastre.errors import UserError
+from comastre.evaluation.image_progress import ImageProgress
 from comastre.learning import directory, messages
 from comastre.learning.class_names import read_pairs
 from comastre.learning.images import HELD_OUT
@@ -154,7 +155,10 @@ def _begin(
     if starting.bundle is not None and lesson.scored.intersection(lesson.roles.old):
         prepared = Prepared(*lesson.data(config), scenario)
         old = starting.bundle.model
-        before = lesson.evaluate(LearnedStep(old.to(device), scenario.tasks[0], prepared, config, device))
+        task, images = scenario.tasks[0], len(prepared.validation_set)
+        with ImageProgress("scoring the old model", images) as progress:
+            learned = LearnedStep(old.to(device), task, prepared, config, device, scored=progress.advance)
+            before = lesson.evaluate(learned)
         old.cpu()
     directory.set_up(work, config, starting, lesson, before, {"request": request, "seconds": seconds})
     return config

@@ -15,6 +15,7 @@ from comastre.class_table import ClassTable
 from comastre.config.run import RunConfig
 from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
+from comastre.evaluation.image_progress import ImageProgress
 from comastre.evaluation.results import StepResult
 from comastre.learning import directory, messages
 from comastre.learning.images import scoring_part
@@ -156,7 +157,9 @@ def _score_old(model: Any, step: int, config: RunConfig, plan: Plan, old_data: O
     evaluation = config.evaluation.model_copy(update={"batch_size": 1})
     config = config.model_copy(update={"evaluation": evaluation})
     prepared = Prepared(dataset, dataset, scenario)
-    result = evaluate_step(LearnedStep(model.to(device), scenario.tasks[step], prepared, config, device))
+    with ImageProgress("scoring", len(dataset)) as progress:
+        task = scenario.tasks[step]
+        result = evaluate_step(LearnedStep(model.to(device), task, prepared, config, device, scored=progress.advance))
     model.cpu()
     return keep_scores(result, old_data.scored, plan.lesson.roles).per_class
 

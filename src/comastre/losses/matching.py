@@ -13,12 +13,13 @@ from torch import Tensor
 
 from comastre.config.sections import MatchingConfig
 from comastre.data.targets import Targets
+from comastre.errors import UserError
 from comastre.losses.points import sample_at
 from comastre.nets.outputs import Proposals, QueryMasks
 from comastre.nets.precision import upcast
 
 
-class NonFiniteCost(ArithmeticError):  # noqa: N818 (it names what was found)
+class NonFiniteCost(UserError):  # noqa: N818 (it names what was found)
     """A matching cost is NaN or infinite: the model's predictions have diverged."""
 
 

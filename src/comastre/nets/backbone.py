@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
 from comastre.nets.swin import SwinPyramid, is_swin
+from comastre.noise import quiet, short_of_retries
 
 _STRIDES = (4, 8, 16, 32)
 
@@ -136,11 +137,13 @@ def _create(config: BackboneConfig, output_stride: int) -> Any:
         state = read_state_dict(Path(config.weights))
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
-        network: Any = (
-            SwinPyramid(config.name, **options)
-            if is_swin(config.name)
-            else timm.create_model(config.name, features_only=True, **options)
-        )
+        # Of unexpected keys timm warns at every start: a classifier's layers, which no segmenter has.
+        with short_of_retries() if config.weights == "hub" else quiet("timm"):
+            network: Any = (
+                SwinPyramid(config.name, **options)
+                if is_swin(config.name)
+                else timm.create_model(config.name, features_only=True, **options)
+            )
     except RuntimeError as error:
         if "Unknown model" in str(error) or "Invalid pretrained tag" in str(error):
             raise UserError(

@@ -33,6 +33,8 @@ from comastre.training.stopping import Diverged, Interrupted, StopRequest
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
+# Other ways of starting the processes of ddp, of which there is one here: they learn the same.
+_OTHER_STARTS = ("ddp_spawn", "ddp_fork", "ddp_notebook")
 _ERRORS: dict[str, type[UserError]] = {kind.__name__: kind for kind in (UserError, Interrupted, Diverged)}
 
 
@@ -133,6 +135,8 @@ def _say_who_is_awaited(fabric: Fabric) -> None:
 
 
 def _strategy(config: TrainingConfig) -> str | Strategy:
+    if config.strategy in _OTHER_STARTS:
+        config = config.model_copy(update={"strategy": "ddp"})
     if config.strategy not in ("auto", "ddp") or config.devices * config.nodes == 1:
         return config.strategy
     # Unused parameters: a batch without objects, or heads of earlier tasks, may leave some without a gradient.

@@ -50,6 +50,8 @@ class LearnedStep:
     device: torch.device
     seconds: float = 0.0
     """Of training."""
+    scored: Callable[[int], None] | None = None
+    """Told how many images more are scored."""
 
     @property
     def plan(self) -> EvaluationPlan:
@@ -119,7 +121,7 @@ def evaluate_step(learned: LearnedStep) -> StepResult:
     from comastre.evaluation.model import evaluate_model
 
     recognises = "labels" in learned.config.spec.gives
-    result = evaluate_model(learned.model, learned.plan, learned.device, recognises)
+    result = evaluate_model(learned.model, learned.plan, learned.device, recognises, learned.scored)
     return replace(result, seconds=learned.seconds)
 
 

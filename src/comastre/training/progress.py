@@ -1,4 +1,4 @@
-"""What a user sees while a run trains: a live bar on a terminal, plain lines elsewhere."""
+"""What a user sees while a run trains: a live bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from comastre.live_line import LiveLine
 from comastre.text import readable_time
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Of an evaluation, where there is no live bar."""
 
 
 class RunProgress:
-    """Step, iteration, loss terms, images per second and the time left of the whole run."""
+    """Step, iteration, the time left of the whole run, images per second and loss terms; then the images scored."""
 
     def __init__(
         self,
@@ -28,22 +31,12 @@ class RunProgress:
         self._title = title
         self._batch_size = batch_size
         self._quiet = quiet
-        self._console = console or Console(stderr=True)
-        live = self._console.is_terminal and not quiet
-        self._bar = (
-            Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                TextColumn("{task.completed}/{task.total} {task.fields[details]}"),
-                TimeElapsedColumn(),
-                console=self._console,
-            )
-            if live
-            else None
-        )
-        self._line: TaskID | None = None
+        self._line = LiveLine(console or Console(stderr=True), quiet)
+        self._step = 0
         self._started = (0.0, 0)
         self._speed = 0.0
+        self._scored = (0, 0)
+        self._said = 0.0
 
     @property
     def images_per_second(self) -> float:
@@ -56,31 +49,46 @@ class RunProgress:
 
     def begin_step(self, step: int, done: int, what: str) -> None:
         """A step begins or goes on after `done` iterations."""
-        self._started = (time.perf_counter(), done)
-        title = self.title(step)
-        if self._bar is None:
-            self.say(f"{title}: {what}" + (f", going on at iteration {done}" if done else ""))
+        self._started, self._step = (time.perf_counter(), done), step
+        if self._line.in_place:
+            self._line.show(self.title(step), done, self._iterations[step], (what,))
         else:
-            if self._line is not None:
-                self._bar.remove_task(self._line)
-            self._line = self._bar.add_task(title, total=self._iterations[step], completed=done, details=what)
+            self.say(f"{self.title(step)}: {what}" + (f", going on at iteration {done}" if done else ""))
 
     def advance(self, iteration: int) -> None:
         """`iteration` iterations of the step are done."""
         began, first = self._started
         passed = time.perf_counter() - began
         self._speed = (iteration - first) * self._batch_size / passed if passed > 0 else 0.0
-        if self._bar is not None and self._line is not None:
-            self._bar.update(self._line, completed=iteration)
+        self._line.show(self.title(self._step), iteration, self._iterations[self._step])
 
     def log(self, step: int, iteration: int, values: dict[str, float]) -> None:
-        """Show the values of a logged iteration."""
-        terms = " ".join(f"{name} {value:.3f}" for name, value in values.items())
-        details = f"{terms} · {self._speed:.1f} images/s · {self.time_left(step, iteration)} left"
-        if self._bar is not None and self._line is not None:
-            self._bar.update(self._line, details=details)
+        """Show the values of a logged iteration; a terminal has room for the first of them."""
+        left = f"{self.time_left(step, iteration)} left"
+        speed, terms = f"{self._speed:.1f} images/s", [f"{name} {value:.3f}" for name, value in values.items()]
+        if self._line.in_place:
+            self._line.show(self.title(step), iteration, self._iterations[step], (left, speed, *terms))
         else:
-            self.say(f"{self.title(step)} {iteration}/{self._iterations[step]} {details}")
+            count = f"{self.title(step)} {iteration}/{self._iterations[step]}"
+            self.say(f"{count} · {left} · {speed} · {' '.join(terms)}")
+
+    def begin_evaluation(self, step: int, images: int) -> None:
+        """The model of a step is scored on so many images."""
+        self._step, self._scored, self._said = step, (0, images), time.monotonic()
+        if self._line.in_place:
+            self._line.show(f"{self.title(step)} scoring", 0, images, ("images",))
+        else:
+            self.say(f"{self.title(step)}: evaluation on {images} images")
+
+    def scored(self, images: int) -> None:
+        """So many more are scored."""
+        done, total = self._scored[0] + images, self._scored[1]
+        self._scored = done, total
+        title = f"{self.title(self._step)} scoring"
+        self._line.show(title, min(done, total), total, ("images",))
+        if not self._line.in_place and time.monotonic() - self._said > SECONDS_BETWEEN_LINES and done < total:
+            self._said = time.monotonic()
+            self.say(f"{title} {done}/{total} images")
 
     def time_left(self, step: int, iteration: int) -> str:
         """Time to the end of the last step at the present speed, without evaluations."""
@@ -90,15 +98,13 @@ class RunProgress:
     def say(self, message: str) -> None:
         """One plain line."""
         if not self._quiet:
-            self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+            self._line.say(message)
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        self._line.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._line.__exit__(kind, error, trace)

@@ -103,9 +103,11 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                 position = _learn(session, task, model, parts, prepared, saved, position, results)
                 method.look_back(model, one_pass(session, task, parts, prepared))
                 model = method.after_training(task, model)
-                learned = LearnedStep(model.eval(), task, prepared, config, fabric.device, position.seconds)
+                learned = LearnedStep(
+                    model.eval(), task, prepared, config, fabric.device, position.seconds, progress.scored
+                )
                 with stop.at_once(session.how_to_continue(position)):
-                    progress.say(f"{progress.title(task.step)}: evaluation on {len(prepared.validation_set)} images")
+                    progress.begin_evaluation(task.step, -(-len(prepared.validation_set) // team.size))
                     result = parts.evaluate(learned)
                     _record_examples(session, parts, learned)
                 progress.say(f"{progress.title(task.step)}: {result.summary(results.convention)}")
