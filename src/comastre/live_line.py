@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
@@ -71,8 +72,7 @@ class LiveLine:
         return line
 
     def _update_notebook(self) -> None:
-        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
-
+        display = import_module("IPython.display").display  # not ours to require: a notebook has it
         full = round(_BAR * self._done / self._total) if self._total else 0
         content = {"text/plain": f"{self._title} {'█' * full}{'░' * (_BAR - full)} {self.text(120)}"}
         if self._notebook is None:

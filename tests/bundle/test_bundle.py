@@ -463,3 +463,17 @@ def test_class_table_knows_tasks_and_refuses_doubles() -> None:
     assert len(set(class_table([str(index) for index in range(150)], [150]).colours)) > 140
     with pytest.raises(ValueError, match="differ"):
         class_table(["disk", "disk"], [2])
+
+
+def test_one_flipped_bit_in_the_weights_is_noticed(tiny_bundle: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(tiny_bundle, tmp_path / "copied")
+    content = (copied / "model.safetensors").read_bytes()
+    for place in (len(content) - 40, len(content) // 2, 8 + content[8:].index(b"checksum") + 12):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        (copied / "model.safetensors").write_bytes(bytes(flipped))
+        with pytest.raises(UserError, match=r"is damaged|does not fit|NaN"):
+            store.load(copied)
+    # Another program's file, or one of an earlier version, says nothing of its bytes.
+    save_file(load_file(tiny_bundle / "model.safetensors"), copied / "model.safetensors")
+    store.load(copied)

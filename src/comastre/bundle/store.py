@@ -17,12 +17,11 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import save as as_safetensors
 
 from comastre import __version__
 from comastre.bundle.card import model_card
 from comastre.bundle.older import described_in_version_1
-from comastre.bundle.weights import ONLY_SAFE, WEIGHTS, built, read_weights
+from comastre.bundle.weights import ONLY_SAFE, WEIGHTS, built, read_weights, written
 from comastre.class_table import ClassTable
 from comastre.config import methods
 from comastre.config.recipe import known_fields
@@ -132,7 +131,7 @@ def described(directory: Path) -> Mapping[str, Any]:
 def _write_files(bundle: Bundle, directory: Path) -> None:
     # Clones, because safetensors refuses tensors that share memory.
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in bundle.model.state_dict().items()}
-    write_whole(directory / WEIGHTS, as_safetensors(tensors, metadata={"format": "pt"}))
+    write_whole(directory / WEIGHTS, written(tensors))
     description = portable(bundle)
     architecture = {
         "format": "comastre",

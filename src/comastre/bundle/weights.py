@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
 from comastre.config.settings import explain
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from comastre.bundle.store import Description
 
 WEIGHTS = "model.safetensors"
+CHECKSUM = "checksum"
 ONLY_SAFE = f"save the model again as a bundle, with {WEIGHTS}"
 _AT_LEAST = 1024
 """Numbers of a configuration up to this are built whatever the file holds: they are small."""
@@ -68,10 +71,32 @@ def read_shapes(file: Path) -> dict[str, Shape]:
         raise _damaged(file, error) from error
 
 
+def checksum(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """Of a text and of names, kinds, shapes and bytes of tensors: one flipped bit anywhere gives another."""
+    value = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(bytes_of(tensor), value)
+    return str(value)
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A host's tensor as it is in memory, without a copy."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def written(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a weights file, with its checksum."""
+    return as_safetensors(dict(tensors), metadata={"format": "pt", CHECKSUM: checksum(tensors)})
+
+
 def read_weights(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of `file`, which must be those of the model: same names, shapes and number types, all finite."""
     try:
         tensors = load_file(file)
+        with safe_open(file, framework="pt") as opened:
+            noted = (opened.metadata() or {}).get(CHECKSUM)
     except (SafetensorError, OSError) as error:
         raise _damaged(file, error) from error
     for found, wanted in (
@@ -79,6 +104,9 @@ def read_weights(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
         ({name: each.dtype for name, each in group.items()} for group in (tensors, expected)),
     ):
         _refuse_mismatch(file, file.with_name("config.json"), _mismatch(found, wanted))
+    # Files of other programs, and of earlier versions, have none.
+    if noted is not None and noted != checksum(tensors):
+        raise UserError(f"{file} is damaged (its checksum does not fit its numbers): copy it again")
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(

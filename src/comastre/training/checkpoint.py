@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.optim import Optimizer
 
+from comastre.bundle.weights import bytes_of, checksum
 from comastre.errors import UserError
 from comastre.files import write_whole
 from comastre.training.stopping import Diverged
@@ -79,7 +80,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         "processes": len(checkpoint.random_states),
     }
     text = json.dumps(state)
-    header = {_STATE: text, _CHECKSUM: str(_checksum(text, tensors))}
+    header = {_STATE: text, _CHECKSUM: checksum(tensors, text)}
     position = checkpoint.position
     path = folder / f"step-{position.step:02d}-iteration-{position.iteration:08d}.safetensors"
     write_atomically(path, safetensors.torch.save(tensors, metadata=header))
@@ -112,7 +113,7 @@ def load(path: Path) -> Checkpoint:
     state = json.loads(header[_STATE])
     if _CHECKSUM in header or state["version"] == VERSION:
         # Before anything in the header is believed, its version too.
-        fits = header[_CHECKSUM] == str(_checksum(header[_STATE], tensors))
+        fits = header[_CHECKSUM] == checksum(tensors, header[_STATE])
     else:
         fits = state["version"] != 2 or state["checksum"] == _checksum_of_version_2(tensors)
     if not fits:
@@ -251,27 +252,12 @@ def _refuse_non_finite(checkpoint: Checkpoint) -> None:
             )
 
 
-def _checksum(text: str, tensors: Mapping[str, Tensor]) -> int:
-    """Of everything that a checkpoint says: the state's text, and names, kinds, shapes and bytes of the tensors."""
-    value = zlib.crc32(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
-        value = zlib.crc32(_bytes_of(tensor), value)
-    return value
-
-
 def _checksum_of_version_2(tensors: Mapping[str, Tensor]) -> int:
     """That version did not look at its header."""
     value = 0
     for name in sorted(tensors):
-        value = zlib.crc32(_bytes_of(tensors[name]), zlib.crc32(name.encode(), value))
+        value = zlib.crc32(bytes_of(tensors[name]), zlib.crc32(name.encode(), value))
     return value
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """As they are in memory, without a copy."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
