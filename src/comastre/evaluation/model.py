@@ -38,8 +38,10 @@ def evaluate_model(
     `scored` is told how many images more are done.
     """
 
-    def segment(images: Tensor, padding: Tensor | None, sizes: Sequence[Size]) -> Sequence[Segmentation]:
-        found = model.segment(images, padding, sizes)
+    def segment(
+        images: Tensor, padding: Tensor | None, sizes: Sequence[Size], original_sizes: Sequence[Size]
+    ) -> Sequence[Segmentation]:
+        found = model.segment(images, padding, sizes, original_sizes)
         if scored is not None:
             scored(len(found))
         return found
