@@ -1,6 +1,7 @@
 """Files are whole or not there, and whoever the umask lets in can read them."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 import comastre
 from comastre.bundle import store
 from comastre.errors import UserError
-from comastre.files import copy_files, write_whole
+from comastre.files import PARTIAL, copy_files, sweep, write_whole
 from comastre.training.checkpoint import Checkpoint, Position
 from comastre.training.checkpoint import save as save_checkpoint
 from comastre.training.lock import locked
@@ -94,3 +95,33 @@ def test_a_bundle_that_only_its_owner_may_read_is_one_sentence(tiny_bundle: Path
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("safetensors"))
     with pytest.raises(UserError, match=r"model\.safetensors may be read by its owner only: ask them for `chmod"):
         store.load(tiny_bundle)
+
+
+def left_behind(folder: Path, name: str, seconds: float) -> Path:
+    """What a program that was killed so long ago left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f".{name}{PARTIAL}"
+    path.write_bytes(b"half")
+    os.utime(path, (time.time() - seconds,) * 2)
+    return path
+
+
+def test_what_killed_programs_left_is_swept_and_what_may_be_in_work_is_not(tmp_path: Path):
+    old, young = left_behind(tmp_path, "old", 7200), left_behind(tmp_path, "young", 10)
+    inside = left_behind(tmp_path / f".model{PARTIAL}", "x", 7200)
+    os.utime(inside.parent, (time.time() - 7200,) * 2)
+    mine = tmp_path / "notes.partial"
+    mine.write_text("not ours: it is not hidden")
+    os.utime(mine, (0, 0))
+    (tmp_path / f".link{PARTIAL}").symlink_to(tmp_path)
+    sweep(tmp_path)
+    assert [path.exists() for path in (old, young, inside.parent, mine)] == [False, True, False, True]
+    sweep(tmp_path / "not there")
+
+
+def test_who_holds_a_run_sweeps_it(tmp_path: Path):
+    left = [
+        left_behind(tmp_path / "run" / folder, "x", 0) for folder in (".", "checkpoints", "steps", "examples/truth")
+    ]
+    with locked(tmp_path / "run"):
+        assert not any(path.exists() for path in left)

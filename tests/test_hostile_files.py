@@ -89,14 +89,14 @@ def test_images_whose_names_are_no_utf8(tiny_bundle: Path, tmp_path: Path) -> No
     assert [sorted(classes) for classes in dataset.presence()] == [[1], [1, 2]]
     outcome = predict_files(str(tiny_bundle), [root / "images"], tmp_path / "out")
     assert not outcome.failed
-    document = parse_json((tmp_path / "out" / f"{name}.segments.json").read_bytes())
+    document = parse_json((tmp_path / "out" / f"{name}.segments.json").read_text())
     assert document["image"] == str(root / "images" / f"{name}.jpg")
 
 
 def test_half_characters_survive_a_file() -> None:
     text = "caf\udce9 \N{SNOWMAN}"
     assert "\N{SNOWMAN}".encode() in json_bytes([text])
-    assert parse_json(json_bytes([text])) == [text]
+    assert parse_json(json_bytes([text]).decode()) == [text]
 
 
 def test_a_very_long_name_still_has_results(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -275,6 +275,12 @@ def test_a_number_is_asked_for_at_the_door(tiny_bundle: Path, number: object, tm
             comastre.learn(model, tmp_path, out=path)  # type: ignore[arg-type]
         with pytest.raises(UserError, match="must be a path"):
             model.save(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("images", [None, 5, "photo.jpg", Path("photo.jpg")])
+def test_several_images_are_a_list(tiny_bundle: Path, images: object) -> None:
+    with pytest.raises(UserError, match="predict_many takes a list of images, not"):
+        list(comastre.load(tiny_bundle).predict_many(images))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("minutes", ["5", float("nan"), float("inf"), 0, [1], True])

@@ -38,14 +38,16 @@ def read_json(path: Path, deepest: int | None = DEEPEST) -> Any:
     return parse_json(read_text(path), deepest)
 
 
-def parse_json(text: str | bytes, deepest: int | None = DEEPEST) -> Any:
+def parse_json(text: str, deepest: int | None = DEEPEST) -> Any:
     """The content of a JSON text; with `deepest` None its depth is not measured, which large files are spared."""
     try:
         content = json.loads(text)
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None
-    except ValueError as error:  # also numbers of thousands of digits
+    except json.JSONDecodeError as error:
         raise Unreadable(str(error)) from None
+    except ValueError:
+        raise Unreadable("it holds a number of thousands of digits") from None
     if deepest is not None and _deeper_than(content, deepest):
         raise Unreadable("it is nested too deeply")
     return content

@@ -19,6 +19,7 @@ from comastre.config.run import METHOD_SETTINGS, RunConfig
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.errors import UserError
 from comastre.section import Section
+from comastre.text import brief
 
 
 class UsageError(UserError):
@@ -139,7 +140,7 @@ def parse_value(text: str, field: ConfigField) -> Any:
     except NotYaml:
         if str in kinds:
             return text
-        raise UsageError(f"--{field.name} got {text!r}, which cannot be read as a value") from None
+        raise UsageError(f"--{field.name} got {brief(text)}, which cannot be read as a value") from None
     wants_text = str in kinds or any(isinstance(kind, str) for kind in kinds)
     # A folder called 2024 or a setting 15-5 is text, whatever YAML takes it for.
     return text if wants_text and value is not None and not isinstance(value, str) else value

@@ -29,6 +29,8 @@ from comastre.section import Section, merge
 
 MOST_ITERATIONS, MOST_IMAGES, MOST_PIXELS = 10**8, 8192, 8192
 """Of a step, of a batch, and of a crop's side: what is larger, nobody can have meant."""
+MOST_GENERATED = 10**6
+"""Images of a generated dataset, which lie in memory."""
 METHOD_SETTINGS = "method_settings"
 """The field that holds the method's own section; in files the section has the method's name for it."""
 
@@ -75,9 +77,9 @@ class DataConfig(Section):
     """Random horizontal flip."""
     colour_jitter: bool = True
     """Random brightness, contrast, saturation and hue, as Mask2Former's."""
-    train_images: PositiveInt = 2000
+    train_images: Annotated[int, Field(ge=1, le=MOST_GENERATED)] = 2000
     """Training images of a generated dataset (shapes)."""
-    val_images: PositiveInt = 300
+    val_images: Annotated[int, Field(ge=1, le=MOST_GENERATED)] = 300
     """Validation images of a generated dataset (shapes)."""
     image_size: PositiveInt = 64
     """Image side of a generated dataset (shapes), 64 to 128."""

@@ -61,7 +61,8 @@ def parse_yaml(text: str, as_text: bool = False) -> Any:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         # A date such as 2024-99-99 or a number of 5,000 digits, which look like one and are none.
-        raise NotYaml(f": {error}") from None
+        reason = "a number of thousands of digits" if "digits" in str(error) else str(error)
+        raise NotYaml(f": {reason}") from None
 
 
 def _content(loader: yaml.SafeLoader | yaml.BaseLoader) -> Any:

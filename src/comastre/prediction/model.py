@@ -141,6 +141,8 @@ class Model:
         [(32, 32), (32, 32)]
         """
         whole_number("batch_size", batch_size)
+        if isinstance(images, str | Path) or not isinstance(images, Iterable):
+            raise UserError(f"predict_many takes a list of images, not {type(images).__name__}: `predict` takes one")
         view = self.view.changed(short_side, max_side)
 
         def seen(source: _Source) -> tuple[Size, ...]:
