@@ -3,14 +3,18 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from any_values import ANYTHING, few, write_json
 from comastre.bundle import store
 from comastre.bundle.imported import export_model, import_model
 from comastre.class_table import class_table
@@ -161,3 +165,22 @@ def test_what_transformers_does_not_know_is_not_exported(folder: Path, tmp_path:
     with pytest.raises(UserError, match=r"the model has mask_decoder\.softmax_masks"):
         export_model(bundle, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@few(15)
+@given(st.data())
+@example(None)
+def test_any_json_in_a_checkpoint(folder: Path, data: st.DataObject | None) -> None:
+    original = json.loads((folder / "config.json").read_text())
+    fields = ["backbone_config", "id2label", "feature_size", "num_queries", "decoder_layers", "encoder_layers"]
+    fields += ["dim_feedforward", "num_attention_heads", "model_type", "pre_norm"]
+    changes = [("decoder_layers", 10**30), ("num_queries", 10**9), ("hidden_dim", []), ("id2label", {"0": "\x1b"})]
+    if data is not None:
+        changes = [(data.draw(st.sampled_from(fields)), data.draw(ANYTHING))]
+    try:
+        for field, value in changes:
+            write_json(folder / "config.json", {**original, field: value})
+            with suppress(UserError):
+                import_model(folder)
+    finally:
+        write_json(folder / "config.json", original)

@@ -14,15 +14,17 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from comastre.bundle.checkpoint import CONFIG, PROCESSOR, Checkpoint, read_checkpoint
-from comastre.bundle.mask2former import POINTS, RESNETS, SWINS, kind_of, load_whole, sections_of
+from comastre.bundle.mask2former import POINTS, RESNETS, SWINS, kind_of, load_whole, refuse_misfit, sections_of
 from comastre.bundle.mask2former_names import BackboneKind, to_ours, to_theirs
 from comastre.bundle.store import Bundle, Description
-from comastre.class_table import ClassTable, LineageStep, class_table, palette
+from comastre.bundle.weights import refuse_infinite, refuse_larger
+from comastre.class_table import ClassTable, LineageStep, class_table, name_problem, palette
 from comastre.config.sections import BackboneConfig
 from comastre.config.settings import explain
 from comastre.errors import UserError
 from comastre.methods.mask2former.config import Mask2FormerConfig
 from comastre.methods.mask2former.model import Mask2Former, build_model
+from comastre.text import brief
 
 METHOD = "mask2former"
 Head = Literal["semantic", "panoptic", "instance"]
@@ -48,16 +50,33 @@ def import_model(source: str | Path, head: Head | None = None, stuff: Sequence[s
         "merge": "transformers",
         "stuff": fused if head == "panoptic" else (),
     }
-    backbone = BackboneConfig.model_validate(sections.pop("backbone") | _normalisation(checkpoint))
     try:
+        backbone = BackboneConfig.model_validate(sections.pop("backbone") | _normalisation(checkpoint))
         settings = Mask2FormerConfig.model_validate({**sections, "inference": inference})
     except ValidationError as error:
         raise UserError(f"{checkpoint.source!r}: {explain(error, METHOD)}; fetch the checkpoint again") from error
-    with torch.random.fork_rng(devices=[]):
-        model = build_model(settings, backbone, [len(names)])
-    load_whole(model, to_ours(checkpoint.tensors, kind_of(checkpoint)))
+    model = _built(checkpoint, settings, backbone, len(names))
     table = _table(names, frozenset(fused), checkpoint.source)
     return Bundle(model.eval(), table, Description(METHOD, "r50", backbone, settings))
+
+
+def _built(checkpoint: Checkpoint, settings: Mask2FormerConfig, backbone: BackboneConfig, classes: int) -> Mask2Former:
+    """The model with the checkpoint's weights; memory is taken only where these are its own."""
+    source = checkpoint.source
+    shapes = {name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    refuse_larger(source, "its weights", [settings.pixel_decoder, settings.mask_decoder], shapes)
+    refuse_infinite(source, checkpoint.tensors)
+    try:
+        state = to_ours(checkpoint.tensors, kind_of(checkpoint))
+        with torch.random.fork_rng(devices=[]):
+            with torch.device("meta"):
+                refuse_misfit(build_model(settings, backbone, [classes]), state)
+            model = build_model(settings, backbone, [classes])
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{source!r} describes a model that cannot be built ({reason}); fetch it again") from error
+    load_whole(model, state)
+    return model
 
 
 def class_names(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -78,7 +97,11 @@ def class_names(checkpoint: Checkpoint) -> tuple[str, ...]:
         )
     by_number = {int(number): str(name) for number, name in labels.items()}
     names = tuple(by_number[number] for number in range(count))
-    twice = sorted({name for name in names if names.count(name) > 1 or not name.strip()})
+    for name in names:
+        if problem := name_problem(name):
+            where = f"(id2label in {CONFIG})"
+            raise UserError(f"{checkpoint.source!r}: the class {brief(name)} {problem} {where}: rename it.")
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(
             f"{checkpoint.source!r} has more than one class {twice[0]!r} (id2label in {CONFIG}): rename one."

@@ -14,6 +14,7 @@ from comastre.bundle.mask2former_names import BackboneKind, to_ours
 from comastre.errors import UserError
 from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter
+from comastre.text import brief
 
 RESNETS: Mapping[tuple[str, tuple[int, ...]], str] = {
     ("basic", (2, 2, 2, 2)): "resnet18.tv_in1k",
@@ -61,6 +62,12 @@ def convert_mask2former(source: str | Path) -> StageOneWeights:
 
 def load_whole(model: nn.Module, state: Mapping[str, Tensor], without: tuple[str, ...] = ()) -> None:
     """Give `model` these weights, all but those that start with `without`, or say in a sentence what does not fit."""
+    refuse_misfit(model, state, without)
+    model.load_state_dict(dict(state), strict=False)
+
+
+def refuse_misfit(model: nn.Module, state: Mapping[str, Tensor], without: tuple[str, ...] = ()) -> None:
+    """Say in a sentence which weights of `state` do not fit `model`, whose own are needed for their shapes alone."""
     ours = model.state_dict()
     unknown = sorted(set(state) - set(ours))
     wrong = sorted(name for name in state.keys() & ours.keys() if state[name].shape != ours[name].shape)
@@ -72,7 +79,6 @@ def load_whole(model: nn.Module, state: Mapping[str, Tensor], without: tuple[str
                 f"The Mask2Former weights {problem} {names[0]!r} ({len(names)} in all): the file is not whole or its "
                 "config.json is of another model; fetch the checkpoint again, with the same backbone."
             )
-    model.load_state_dict(dict(state), strict=False)
 
 
 def sections_of(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -85,6 +91,9 @@ def sections_of(checkpoint: Checkpoint) -> dict[str, Any]:
         decoder_layers, feedforward = described["decoder_layers"], described["dim_feedforward"]
     except KeyError as error:
         raise UserError(f"{source!r} has no {error.args[0]} in its config.json; fetch the checkpoint again.") from None
+    for name, number in {"heads": heads, "queries": queries, "decoder_layers": decoder_layers, **widths}.items():
+        if type(number) is not int:
+            raise UserError(f"{source!r}: {name} is {brief(number)} but must be a number; fetch the checkpoint again.")
     if len(set(widths.values())) > 1:
         raise UserError(f"{source!r} has different widths {widths}; only equal ones can be converted.")
     if described.get("pre_norm"):
@@ -112,15 +121,26 @@ def sections_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def kind_of(checkpoint: Checkpoint) -> BackboneKind:
     """Which naming the backbone's tensors have."""
-    backbone = checkpoint.config.get("backbone_config") or {}
+    backbone = _described_backbone(checkpoint)
     if backbone.get("model_type") == "timm_backbone" or checkpoint.config.get("use_timm_backbone"):
         return "timm"
     return "swin" if backbone.get("model_type") == "swin" else "resnet"
 
 
+def _described_backbone(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What it says of its backbone, whose sizes must be numbers and names."""
+    backbone = checkpoint.config.get("backbone_config") or {}
+    if isinstance(backbone, Mapping) and isinstance(backbone.get("depths", []), list | tuple):
+        names = ("model_type", "layer_type", "embed_dim", "window_size")
+        values = [*backbone.get("depths", []), *(backbone.get(name) for name in names)]
+        if all(isinstance(value, str | int | None) for value in values):
+            return backbone
+    raise UserError(f"{checkpoint.source!r} has a backbone_config that is none; fetch the checkpoint again.")
+
+
 def _backbone_name(checkpoint: Checkpoint) -> str:
     described = checkpoint.config
-    backbone = described.get("backbone_config") or {}
+    backbone = _described_backbone(checkpoint)
     kind, depths = kind_of(checkpoint), tuple(backbone.get("depths", ()))
     if kind == "timm":
         return str(backbone.get("backbone") or described.get("backbone"))

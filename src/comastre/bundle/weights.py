@@ -36,7 +36,8 @@ def built(config: Path, weights: Path, description: Description, tasks: Sequence
     First on torch's device "meta", where tensors have shapes and no memory.
     """
     shapes = read_shapes(weights)
-    _refuse_larger(config, weights, description, shapes)
+    settings = description.settings
+    refuse_larger(str(config), weights.name, [getattr(settings, name) for name in settings.model_sections], shapes)
     try:
         # Building draws random weights that are then replaced; the caller's random numbers must not notice.
         with torch.random.fork_rng(devices=[]):
@@ -107,25 +108,29 @@ def read_weights(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
     # Files of other programs, and of earlier versions, have none.
     if noted is not None and noted != checksum(tensors):
         raise UserError(f"{file} is damaged (its checksum does not fit its numbers): copy it again")
+    refuse_infinite(str(file), tensors)
+    return tensors
+
+
+def refuse_infinite(file: str, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights with which nothing would be recognised, silently."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(
                 f"{file}: tensor {name} holds NaN or infinite numbers, with which nothing is recognised: "
                 "the training failed or the file is damaged, take another model"
             )
-    return tensors
 
 
-def _refuse_larger(config: Path, weights: Path, description: Description, shapes: Mapping[str, Shape]) -> None:
+def refuse_larger(config: str, weights: str, sections: Sequence[Any], shapes: Mapping[str, Shape]) -> None:
     """Refuse numbers larger than anything in the file: so many layers, even without memory, would take for ever."""
     largest = max((side for shape in shapes.values() for side in shape), default=0)
     most = max(_AT_LEAST, largest, len(shapes))
-    sections = [getattr(description.settings, name) for name in description.settings.model_sections]
     for section in sections:
         for name, number in _numbers(section):
             if number > most:
                 raise UserError(
-                    f"{config}: {name} is {number:.4g}, but no tensor of {weights.name} is so large; "
+                    f"{config}: {name} is {number:.4g}, but no tensor of {weights} is so large; "
                     "the two are not of one bundle, copy both again"
                 )
 
