@@ -38,6 +38,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_predictions_equal_transformers_and_survive_a_bundle(backbone: str, tmp_path: Path) -> None:
     reference = make_reference(backbone)
     reference.save_pretrained(tmp_path / "theirs")
+    if backbone == "swin":  # older versions kept what follows from the window's size
+        tensors = load_file(tmp_path / "theirs" / "model.safetensors")
+        tables = [name for name in tensors if name.endswith("relative_position_bias_table")]
+        tensors |= {name.replace("bias_table", "index"): torch.zeros(49, 49) for name in tables}
+        save_file(tensors, tmp_path / "theirs" / "model.safetensors")
     command(str(tmp_path / "theirs"), tmp_path / "ours", stuff=STUFF)
     bundle = store.load(tmp_path / "ours")
     assert bundle.classes.names == NAMES

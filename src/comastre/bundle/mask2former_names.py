@@ -102,6 +102,7 @@ _INNER_BACKBONE: Mapping[BackboneKind, Pairs] = {
     ),
 }
 _CLASSES = "class_predictor."
+_COMPUTED = ".relative_position_index"  # in files of older versions; follows from the window's size
 _CROSS = re.compile(r"(mask_decoder\.layers\.\d+\.cross_attention\.)(query|key|value)_projection\.(weight|bias)")
 _PARTS = ("query", "key", "value")
 
@@ -110,6 +111,8 @@ def to_ours(tensors: Mapping[str, Tensor], kind: BackboneKind) -> dict[str, Tens
     """Tensors of a transformers checkpoint under our names; what has no place here is left out."""
     ours: dict[str, Tensor] = {}
     for name, value in tensors.items():
+        if name.endswith(_COMPUTED):
+            continue
         # The bare model is saved without the prefix.
         whole = name if name.startswith(("model.", _CLASSES)) else f"model.{name}"
         renamed = _rename(whole, kind, (0, 1))
