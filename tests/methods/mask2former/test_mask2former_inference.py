@@ -10,6 +10,7 @@ from torch import Tensor
 from comastre.methods.mask2former.config import QueryInferenceConfig
 from comastre.methods.mask2former.inference import label
 from comastre.methods.merge import merge_masks
+from comastre.segmentation import Frame
 
 SIDE = 384  # to which transformers brings all masks
 CLASSES = 3
@@ -78,3 +79,11 @@ def test_softmax_masks_share_each_pixel() -> None:
     assert found.label_map.tolist() == [[2, 1]]
     assert found.proposals is not None
     assert found.proposals.masks().tolist() == [[[False, True]], [[True, False]]]
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_an_image_of_nothing_is_background(softmax: bool) -> None:
+    classes = torch.tensor([[0.0, 0.0, 9.0], [1.0, 0.9, 0.9]])  # nothing, and not sure enough
+    found = label(torch.randn(2, 4, 4), classes, (16, 12), QueryInferenceConfig(), Frame((16, 16), (16, 12)), softmax)
+    assert found.segments == () and not found.label_map.any() and found.segment_map.shape == (16, 12)
+    assert found.proposals is not None and found.proposals.masks().shape == (2, 16, 12)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from comastre.methods.mask2former.config import QueryInferenceConfig
-from comastre.methods.merge import merge_masks
+from comastre.methods.merge import Merged, merge_masks
 from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, mask_probabilities
 
 if TYPE_CHECKING:
@@ -81,9 +81,13 @@ def label(
         return Segmentation(dense.label_map, dense.segment_map, dense.segments, proposals)
     scores, classes = probabilities.max(dim=-1)
     kept = ((classes < of_classes.shape[1]) & (scores > settings.score)).nonzero().squeeze(1)  # (K,)
-    if softmax:  # over all queries, also those that are nothing
-        masks = mask_probabilities(mask_logits, size, frame, softmax)[kept]
-    else:  # few are kept, and at an image's size they are large
-        masks = mask_probabilities(mask_logits[kept], size, frame)  # (K, H, W)
-    merged = merge_masks(masks, scores[kept], classes[kept], kept, settings, settings.stuff)
+    merged = Merged.nothing(size, mask_logits.device)
+    if len(kept):
+        # A softmax is over all queries, also those that are nothing; else few are kept, and at full size they are large.
+        masks = (
+            mask_probabilities(mask_logits, size, frame, softmax=True)[kept]
+            if softmax
+            else mask_probabilities(mask_logits[kept], size, frame)
+        )  # (K, H, W)
+        merged = merge_masks(masks, scores[kept], classes[kept], kept, settings, settings.stuff)
     return Segmentation(merged.label_map, merged.segment_map, merged.segments, proposals)
