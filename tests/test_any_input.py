@@ -51,6 +51,7 @@ def test_any_json_in_a_bundle(name: str, bundle: Path) -> None:
     @example(("size",), "huge")
     @example(("settings", "mask_decoder", "layers"), LARGE)
     @example(("settings", "pixel_decoder", "dim"), 2**40)
+    @example(("settings", "pixel_decoder", "layers"), 10**400)
     @example(("backbone", "name"), "hf-hub:someone/model")
     @example(("backbone", "std"), [0, 0, 0])
     @example(("tasks",), [LARGE])

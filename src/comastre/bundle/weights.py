@@ -17,6 +17,7 @@ from torch import Tensor
 from comastre.config.settings import explain
 from comastre.errors import UserError
 from comastre.methods.build import build_method
+from comastre.text import brief
 
 if TYPE_CHECKING:
     from comastre.bundle.store import Description
@@ -130,7 +131,7 @@ def refuse_larger(config: str, weights: str, sections: Sequence[Any], shapes: Ma
         for name, number in _numbers(section):
             if number > most:
                 raise UserError(
-                    f"{config}: {name} is {number:.4g}, but no tensor of {weights} is so large; "
+                    f"{config}: {name} is {brief(number)}, but no tensor of {weights} is so large; "
                     "the two are not of one bundle, copy both again"
                 )
 
