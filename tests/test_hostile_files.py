@@ -277,6 +277,12 @@ def test_a_number_is_asked_for_at_the_door(tiny_bundle: Path, number: object, tm
             model.save(path)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("device", [None, 2.5, "nowhere", 10**30, True, -5])
+def test_a_device_is_one(tiny_bundle: Path, device: object) -> None:
+    with pytest.raises(UserError, match=r"a device is a text|cannot be used"):
+        comastre.load(tiny_bundle).to(device)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("images", [None, 5, "photo.jpg", Path("photo.jpg")])
 def test_several_images_are_a_list(tiny_bundle: Path, images: object) -> None:
     with pytest.raises(UserError, match="predict_many takes a list of images, not"):

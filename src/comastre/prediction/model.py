@@ -23,6 +23,7 @@ from comastre.paths import user_path
 from comastre.prediction.adjust import adjusted
 from comastre.prediction.result import Prediction
 from comastre.segmentation import Size
+from comastre.text import brief
 
 ImageLike = Image.Image | np.ndarray | str | Path
 ShortSide = int | str | Sequence[int]
@@ -86,9 +87,13 @@ class Model:
         >>> model.to("cpu").device
         device(type='cpu')
         """
+        if isinstance(device, bool) or not isinstance(
+            device, str | int | torch.device
+        ):  # torch takes None and 2.5, too
+            raise UserError(f"a device is a text such as 'cpu' or 'cuda', not {brief(device)}")
         try:
             self.segmenter.to(device)
-        except (RuntimeError, AssertionError, TypeError) as error:
+        except (RuntimeError, AssertionError, TypeError, ValueError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(
                 f"device {str(device)!r} cannot be used ({reason}): `comastre doctor` lists the devices"
