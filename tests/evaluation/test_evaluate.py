@@ -123,7 +123,8 @@ def test_a_model_without_proposals_has_every_score_but_theirs() -> None:
     plan = EvaluationPlan(dataset, scenario_of(dataset), 1, batch_size=2)
     full, result = evaluate(red_channel_model, plan), evaluate(without_proposals, plan)
     assert full.recall is not None and full.recall_per_class and full.errors
-    assert result == replace(full, recall=None, recall_per_class={}, errors={}, alpha=None)
+    lacking = {"recall": None, "later_recall": None, "alpha": None}
+    assert result == replace(full, **lacking, recall_per_class={}, later_recall_per_class={}, errors={})
     assert result.recognises
     assert result.summary("paper") == full.summary("paper").partition(";")[0]
     assert result.scores("paper") == full.scores("paper")

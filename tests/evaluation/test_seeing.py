@@ -89,6 +89,30 @@ def test_a_smaller_image_is_smoothed_as_pil_does() -> None:
     see(segment, [image.permute(2, 0, 1)], ViewConfig(short_side=(32,)))
 
 
+def test_a_model_that_labels_pixels_is_shown_several_sizes_too() -> None:
+    image = torch.zeros(3, 40, 60, dtype=torch.uint8)
+    image[:, :, 20:] = 100
+    image[:, :, 40:] = 200
+    seen = []
+
+    def label_pixels(
+        batch: Tensor, padding: Tensor | None, sizes: Sequence[Size], original_sizes: Sequence[Size]
+    ) -> list[Segmentation]:
+        """1 for grey, 2 for bright pixels."""
+        (height, width), original = sizes[0], original_sizes[0]
+        seen.append((height, width))
+        at_original = torch.nn.functional.interpolate(batch[:1, :1, :height, :width].float(), size=original)[0, 0]
+        # The smaller look overlooks what is grey.
+        labels = (at_original > 150) * 2 + (at_original > 50) * (at_original <= 150) * (height > 30)
+        return [Segmentation.of_labels(labels, torch.full(original, height / 100))]
+
+    (found,) = see(label_pixels, [image], ViewConfig(short_side=(20, 80)))
+    assert seen == [(20, 30), (80, 120)]
+    assert found.label_map[0, [5, 30, 55]].tolist() == [0, 1, 2]
+    assert [(each.label, each.score) for each in found.segments] == [(1, pytest.approx(0.8)), (2, pytest.approx(0.8))]
+    assert found.proposals is None
+
+
 # --- one answer ------------------------------------------------------------------------------------------------------
 
 
@@ -98,7 +122,7 @@ def test_a_smaller_image_is_smoothed_as_pil_does() -> None:
 def model(request: pytest.FixtureRequest) -> Segmenter:
     """A random tiny model with many segments."""
     torch.manual_seed(0)
-    inference = {"alpha": 0.3, "overlap": 0.1}
+    inference = {"alpha": 0.0, "overlap": 0.0}
     built = build_segmenter(
         ModelConfig.model_validate({"size": "tiny", "inference": inference, **request.param}), [3, 2]
     )
