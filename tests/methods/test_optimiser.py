@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from comastre.config.sections import OptimiserConfig
-from comastre.methods.optimiser import adamw, parameter_groups
+from comastre.methods.optimiser import adamw, parameter_groups, sgd
 
 
 class Model(nn.Module):
@@ -75,3 +75,15 @@ def test_rates_of_a_step_are_those_of_the_configuration():
     config = OptimiserConfig(learning_rate=1.0, later_learning_rate=0.5, backbone_factor=0.3, later_backbone_factor=0.0)
     assert [config.rate(step) for step in (0, 1, 5)] == [1.0, 0.5, 0.5]
     assert [config.factor_of_backbone(step) for step in (0, 1, 5)] == [0.3, 0.0, 0.0]
+
+
+def test_sgd_has_every_trainable_weight_once_and_decays_all_alike() -> None:
+    model = nn.ModuleDict({"backbone": nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)), "head": nn.Linear(4, 2)})
+    model["head"].bias.requires_grad_(False)
+    config = OptimiserConfig(learning_rate=0.1, later_learning_rate=0.02, backbone_factor=0.5, weight_decay=1e-4)
+    optimiser = sgd(model, config, 1, momentum=0.9, nesterov=True)
+    found = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    assert len(found) == len({id(parameter) for parameter in found}) == 5
+    assert [group["lr"] for group in optimiser.param_groups] == pytest.approx([0.02, 0.01])
+    assert all(group["weight_decay"] == 1e-4 and group["nesterov"] for group in optimiser.param_groups)
+    assert not sgd(model, config, 0, momentum=0.0, nesterov=True).param_groups[0]["nesterov"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comastre.bundle import store
+from comastre.config import methods
 from comastre.config.settings import load_config
 from comastre.data.dataset import IGNORE
 from comastre.data.targets import Targets
@@ -217,3 +219,16 @@ def test_every_preset_has_values_for_every_per_pixel_method(name, preset):
     own = config.method_settings.optimiser
     assert own.momentum == 0.9 and own.nesterov and own.clip == 0 and own.power == 0.9
     assert config.training.batch_size in (4, 8, 16, 20, 24, 32)
+
+
+def test_what_does_not_fit_a_method_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match=r"there is no field deeplab\.pod_features"):
+        load_config("demo", {"method": "mib", "deeplab": {"pod_features": 1.0}})
+    with pytest.raises(UserError, match="it is a field of the method comastre, but the method is mib"):
+        load_config("demo", {"method": "mib", "comastre": {"inference": {"alpha": 0.5}}})
+    narrow = replace(methods.find("plop"), presets="comastre.methods.perpixel.presets.plop")
+    monkeypatch.setattr(methods, "find", lambda name: narrow)
+    with pytest.raises(
+        UserError, match="the preset voc-15-1 has no values for the method plop: choose one that has, such"
+    ):
+        load_config("voc-15-1", {"method": "plop"})

@@ -48,6 +48,8 @@ class MethodSpec:
     """The method that teaches its models more classes; by default itself."""
     presets: str | tuple[str, ...] | None = None
     """Package with its part of presets: NAME.yaml is laid over the preset NAME. Several are laid one over the other."""
+    needs_values: bool = False
+    """Whether a preset without its part is refused: its defaults, such as rates of SGD, suit few settings."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

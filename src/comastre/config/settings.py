@@ -76,10 +76,16 @@ def read_settings(source: str | Path, method: str | None = None) -> dict[str, An
     named = method or str(merged.get("method", methods.DEFAULT))
     spec = methods.find(named)
     settings: dict[str, Any] = {}
+    parts = {layer.preset: _part_of(spec, layer.preset) for layer in layers if layer.preset is not None}
+    if spec.needs_values and parts and not any(parts.values()):
+        raise UserError(
+            f"the preset {list(parts)[-1]} has no values for the method {named}: "
+            f"choose one that has, such as {_with_values(spec)}, or give all settings in a YAML file of your own"
+        )
     for layer in layers:
         settings = merge(settings, upgraded(layer.settings, spec.section_name))
         if layer.preset is not None:
-            settings = merge(settings, _part_of(spec, layer.preset))
+            settings = merge(settings, parts[layer.preset])
     return settings | {"method": named}
 
 
@@ -187,6 +193,10 @@ def _part_of(spec: methods.MethodSpec, preset: str) -> dict[str, Any]:
             origin = f"the part of {spec.name} in the preset {preset}"
             part = merge(part, _parse(file.read_text(encoding="utf-8"), origin))
     return part
+
+
+def _with_values(spec: methods.MethodSpec) -> str:
+    return ", ".join(name for name in preset_names() if _part_of(spec, name))
 
 
 def _read(source: str, folder: Path, chain: tuple[str, ...]) -> list[_Layer]:

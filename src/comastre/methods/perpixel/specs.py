@@ -28,6 +28,7 @@ DEEPLAB_FINETUNE = MethodSpec(
     section="deeplab",
     gives=frozenset({"labels", "segments"}),
     presets=(_SHARED, f"{_SHARED}.deeplab"),
+    needs_values=True,
 )
 DEEPLAB_JOINT = replace(
     DEEPLAB_FINETUNE,
