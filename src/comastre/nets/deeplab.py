@@ -123,6 +123,7 @@ class DeepLab(nn.Module):
         head = self.pyramid(body, None if padding is None else shrink(padding, body))
         return DeepLabOutput(stages, body, head, torch.cat([each(head) for each in self.classifiers], dim=1))
 
+    @torch.no_grad()
     def segment(
         self,
         images: Tensor,
