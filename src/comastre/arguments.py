@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Any
-
-import numpy as np
 
 from comastre.errors import UserError
 from comastre.text import brief
@@ -13,22 +12,27 @@ from comastre.text import brief
 
 def whole_number(name: str, given: Any, least: int = 1, most: int | None = None) -> int:
     """A whole number from `least` to `most`; `name` is how the caller knows it."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+    if isinstance(given, bool) or not isinstance(given, Integral):
         raise UserError(f"{name} is {brief(given)} but must be a whole number, {least} or more")
-    if given < least:
-        raise UserError(f"{name} is {given} but must be {least} or more")
-    if most is not None and given > most:
-        raise UserError(f"{name} is {brief(int(given))}, which cannot be meant: give {most:,} or less")
-    return int(given)
+    number = int(given)
+    if number < least:
+        raise UserError(f"{name} is {brief(number)} but must be {least} or more")
+    if most is not None and number > most:
+        raise UserError(f"{name} is {brief(number)}, which cannot be meant: give {most:,} or less")
+    return number
 
 
 def positive_number(name: str, given: Any) -> float:
     """A finite number above 0."""
-    if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
+    if isinstance(given, bool) or not isinstance(given, Real):
         raise UserError(f"{name} is {brief(given)} but must be a number")
-    if not 0 < given < math.inf:
-        raise UserError(f"{name} is {given:g} but must be more than 0")
-    return float(given)
+    try:
+        number = float(given)
+    except OverflowError:
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise UserError(f"{name} is {brief(given)} but must be more than 0, and have an end")
+    return number
 
 
 def texts(name: str, given: Any) -> tuple[str, ...]:
