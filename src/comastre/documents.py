@@ -24,7 +24,7 @@ def require_regular(path: Path) -> None:
     raise Unreadable(f"it is {what}, not a file")
 
 
-def read_text(path: Path) -> str:
+def text_of(path: Path) -> str:
     """The text of a file in UTF-8, without the byte-order mark that some editors put before it."""
     require_regular(path)
     try:
@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path, deepest: int | None = DEEPEST) -> Any:
     """The content of a JSON file."""
-    return parse_json(read_text(path), deepest)
+    return parse_json(text_of(path), deepest)
 
 
 def parse_json(text: str, deepest: int | None = DEEPEST) -> Any:

@@ -17,7 +17,7 @@ from comastre.config.older import upgraded
 from comastre.config.overrides import config_fields, suggestion
 from comastre.config.run import RunConfig
 from comastre.config.yaml_text import NotYaml, parse_yaml
-from comastre.documents import Unreadable, read_text
+from comastre.documents import Unreadable, text_of
 from comastre.errors import UserError
 from comastre.files import write_whole
 from comastre.paths import user_path
@@ -220,7 +220,7 @@ def _file_text(path: Path, source: str) -> str:
     if path.is_dir():
         raise UserError(f"{source} is a folder: give a YAML file or one of the presets that `comastre presets` lists")
     try:
-        return read_text(path)
+        return text_of(path)
     except FileNotFoundError:
         near = suggestion(source, preset_names())
         hint = near if near.startswith("did you mean") else "`comastre presets` lists the presets"

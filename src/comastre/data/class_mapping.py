@@ -10,7 +10,7 @@ from comastre.class_table import ClassTable
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.data.dataset import IGNORE
 from comastre.data.names import nearest, twin_of
-from comastre.documents import Unreadable, read_text
+from comastre.documents import Unreadable, text_of
 from comastre.errors import UserError
 from comastre.text import shortened
 
@@ -76,7 +76,7 @@ def map_classes(data_names: Sequence[str], classes: ClassTable, given: ClassMap 
 def read_map(path: Path) -> dict[str, str | None]:
     """The map of a YAML or JSON file: data class -> model class, null (not known to the model) or `ignore`."""
     try:
-        content = parse_yaml(read_text(path), as_text=True)  # a class may be called `no` or 7
+        content = parse_yaml(text_of(path), as_text=True)  # a class may be called `no` or 7
     except NotYaml as error:
         raise UserError(f"--map {path} is neither YAML nor JSON{error}") from None
     except (OSError, Unreadable) as error:

@@ -14,7 +14,7 @@ from comastre.class_table import Colour
 from comastre.data.dataset import IGNORE, Sample
 from comastre.data.images import check_mask, checked_size, read_image, read_mask
 from comastre.data.presence import Fingerprint, cached_presence
-from comastre.documents import Unreadable, read_text
+from comastre.documents import Unreadable, text_of
 from comastre.errors import UserError
 from comastre.paths import user_path
 
@@ -221,7 +221,7 @@ def files_below(folder: Path, suffixes: Iterable[str]) -> list[Path]:
 def read_names(path: Path) -> list[str]:
     """The names in a list file, one per line; empty lines are left out."""
     try:
-        names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+        names = [line.strip() for line in text_of(path).splitlines() if line.strip()]
     except FileNotFoundError:
         raise UserError(f"The list {path} does not exist.") from None
     except (OSError, Unreadable) as error:

@@ -12,7 +12,7 @@ from comastre.config.methods import MethodSpec, methods
 from comastre.config.run_files import CHECKPOINTS, CONFIG, ENVIRONMENT, EXAMPLES, METRICS, RESULTS, STEPS
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.data.images import open_picture
-from comastre.documents import Unreadable, parse_json, read_json, read_text
+from comastre.documents import Unreadable, parse_json, read_json, text_of
 from comastre.errors import UserError
 from comastre.evaluation.examples import INDEX, recorded_steps, step_folder
 from comastre.evaluation.results import Results
@@ -166,7 +166,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
         raise UserError(f"{folder} is not a run, it has no {CONFIG}: {hint}")
     try:
-        content = parse_yaml(read_text(folder / CONFIG))
+        content = parse_yaml(text_of(folder / CONFIG))
     except (OSError, Unreadable) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): restore it") from error
     except NotYaml as error:
