@@ -224,3 +224,12 @@ def test_the_section_may_be_given_typed_or_as_a_dict_and_is_filled_from_the_size
     assert RunConfig(size="tiny").method_settings.pixel_decoder.dim == 64
     assert RunConfig(size="tiny", comastre={"pixel_decoder": {"dim": 96}}).method_settings.pixel_decoder.dim == 96
     assert RunConfig().method_settings.pixel_decoder.dim == 256
+
+
+@pytest.mark.parametrize("preset", ["shapes-6-2", "shapes-6-1", "demo"])
+def test_there_is_one_fine_tuning_baseline(preset: str) -> None:
+    """The same wherever it is asked for: with nothing that remembers, and what all methods of the family share."""
+    ours, plain = load_config(preset), load_config(preset, {"method": "finetune"})
+    assert ours.method_settings.optimiser.later_backbone_factor == 0.1
+    changed = [str(each) for each in differences(ours, plain)]
+    assert changed == ["method: comastre -> finetune", "comastre.optimiser.later_backbone_factor: 0.1 -> None"]

@@ -216,3 +216,16 @@ def test_a_bad_file_gives_one_sentence_with_its_name(text: str, message: str, tm
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*absent\.json"):
         Results.load(tmp_path / "absent.json")
+
+
+def test_kept_is_of_the_base_classes_without_background_whatever_the_convention() -> None:
+    first = {"paper": Miou(70.0, None, 70.0), "no_background_in_base": Miou(60.0, None, 70.0)}
+    last = {"paper": Miou(63.0, 20.0, 50.0), "no_background_in_base": Miou(45.0, 20.0, 50.0)}
+
+    def results(*steps: dict[str, Miou], convention: str = "paper") -> Results:
+        done = [StepResult(number, (f"c{number}",), 1, each, {}, None) for number, each in enumerate(steps)]
+        return Results("m", "d", "1-1", "overlapped", 0, True, ("c0", "c1"), convention=convention, steps=tuple(done))
+
+    assert results(first, last).kept == results(first, last, convention="no_background_in_base").kept == 75.0
+    assert results(first).kept is None
+    assert results({**first, "no_background_in_base": Miou(0.0, None, 0.0)}, last).kept is None

@@ -15,10 +15,10 @@ from comastre.report.numbers import (
     class_rows,
     confusion,
     exchange,
-    kept,
     later_rows,
     looking_ahead,
     mean_forgetting,
+    results_of,
 )
 from comastre.report.paper import reference
 from comastre.report.sentences import headline, state_words, verdict
@@ -29,11 +29,12 @@ from comastre.report.write import read_groups
 def test_scores_kept_and_averaged(tmp_path: Path) -> None:
     (group,) = read_groups([make_run(tmp_path / "run", (60.0, 50.0, 45.0))])
     (entry,) = group.scored
-    assert kept(entry, "paper") == 75.0
+    assert results_of(entry).kept == 75.0
     assert average(entry, "paper") == pytest.approx((60 + 40 + 37.5) / 3)
     assert mean_forgetting(entry) == pytest.approx((15 + 15 + 0) / 3)  # cat, dog, cow
     assert (
-        "kept 75 % of its base score (60.0 → 45.0 mIoU) and scores 30.0 on the 2 classes" in headline(group, "paper")[0]
+        "kept 75 % of its base classes (60.0 → 45.0 mIoU without background) and scores 30.0 on the 2 classes"
+        in headline(group, "paper")[0]
     )
 
 

@@ -20,6 +20,8 @@ from comastre.files import write_whole
 
 VERSION = 1
 BACKGROUND = "background"
+KEPT = "no_background_in_base"
+"""The convention by which is said how much of the base classes is kept."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,18 @@ class Results:
     @property
     def avg(self) -> float:
         return average([step.conventions[self.convention] for step in self.steps])
+
+    @property
+    def kept(self) -> float | None:
+        """Percent of the base classes' mean IoU after the first step that is left after the last.
+
+        Without background, whatever the convention: it is most of an image and hardly forgotten, so that it would hide
+        what became of the classes. None before the second step, and where there was nothing to keep.
+        """
+        found = [step.conventions[KEPT].base for step in self.steps if KEPT in step.conventions]
+        if len(found) < 2 or not found[0] > 0 or math.isnan(found[-1]):
+            return None
+        return 100.0 * found[-1] / found[0]
 
     @property
     def forgetting(self) -> dict[str, float | None]:

@@ -59,15 +59,6 @@ def ceiling(joint: Entry, group: Group, convention: str) -> Miou:
     )
 
 
-def kept(entry: Entry, convention: str) -> float | None:
-    """Percent of the first step's base mIoU that is left; None before the second step."""
-    found = scores(entry, convention)
-    if len(found) < 2 or not known(found[0].base):
-        return None
-    last = known(found[-1].base)
-    return None if last is None else 100.0 * last / found[0].base
-
-
 # --- classes ---------------------------------------------------------------------------------------------------------
 
 

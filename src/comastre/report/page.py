@@ -23,7 +23,6 @@ from comastre.report.numbers import (
     class_rows,
     confusion,
     errors_of,
-    kept,
     known,
     later_rows,
     looking_ahead,
@@ -133,7 +132,7 @@ def _group(group: Group, convention: str, budget: int) -> dict[str, Any]:
 
 def _tile(entry: Entry, convention: str) -> dict[str, Any]:
     last = scores(entry, convention)[-1]
-    return {"entry": entry, "kept": kept(entry, convention), "last": last, "avg": average(entry, convention)}
+    return {"entry": entry, "kept": results_of(entry).kept, "last": last, "avg": average(entry, convention)}
 
 
 def _conventions(group: Group) -> list[dict[str, Any]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from comastre.config.run_files import CONFIG
-from comastre.evaluation.results import Results
+from comastre.evaluation.results import KEPT, Results
 from comastre.report.gather import Run
 from comastre.report.groups import Entry, Group
 from comastre.report.numbers import (
     ceiling,
     errors_of,
     exchange,
-    kept,
     known,
     mean_forgetting,
     results_of,
@@ -27,7 +26,7 @@ def headline(group: Group, convention: str) -> list[str]:
     """Did it forget: one sentence per run, and one for the ceiling."""
     said = []
     for entry in group.scored:
-        found, share = scores(entry, convention), kept(entry, convention)
+        found, share = scores(entry, convention), results_of(entry).kept
         first, last = found[0], found[-1]
         if entry.run.proposes_only:
             said.append(_recall_words(entry))
@@ -40,9 +39,11 @@ def headline(group: Group, convention: str) -> list[str]:
             )
         else:
             later = sum(len(step.new_classes) for step in results_of(entry).steps[1:])
-            kept_words = f"kept {share:.0f} % of its base score" if share is not None else "has no base score to keep"
+            # Without background, as `Results.kept` is, whatever the convention of the charts.
+            was, now = (number(score.base) for score in (scores(entry, KEPT)[0], scores(entry, KEPT)[-1]))
+            kept_words = f"kept {share:.0f} % of its base classes" if share is not None else "has no base score to keep"
             said.append(
-                f"{_start(entry)} {kept_words} ({number(first.base)} → {number(last.base)} mIoU) "
+                f"{_start(entry)} {kept_words} ({was} → {now} mIoU without background) "
                 f"and scores {number(last.inc)} on the {later} {_classes(later)} it learned later."
             )
     for joint in group.ceilings:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from comastre.report.groups import Group
-from comastre.report.numbers import average, ceiling, kept, known, mean_forgetting, not_proposing, scores
+from comastre.report.numbers import average, ceiling, known, mean_forgetting, not_proposing, scores
 from comastre.report.paper import reference
 from comastre.report.sentences import no_proposals_words, number, state_words
 from comastre.text import visible
@@ -44,7 +44,7 @@ def summary(group: Group, convention: str, unicode: bool = True) -> Table:
         if entry.run.results is None:
             table.add_row(_plain(entry.label), *[dash] * 6, "", "")
             continue
-        found, share = scores(entry, convention), kept(entry, convention)
+        found, share = scores(entry, convention), entry.run.results.kept
         last = found[-1]
         lines = [sparkline([getattr(score, name) for score in found], unicode) for name in ("base", "all")]
         cells = [number(value) for value in (last.base, last.inc, last.all, average(entry, convention))]

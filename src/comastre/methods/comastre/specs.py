@@ -23,6 +23,7 @@ FINETUNE = replace(
     title="fine-tuning",
     about="CoMasTRe's segmenter and losses on the new classes, with nothing that remembers: the floor",
     implementation="comastre.methods.comastre.method:finetune",
+    presets=("comastre.methods.comastre.presets", "comastre.methods.comastre.finetune_presets"),
 )
 JOINT = replace(
     COMASTRE,

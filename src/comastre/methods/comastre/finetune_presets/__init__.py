@@ -1,0 +1,1 @@
+"""CoMasTRe's part of the presets: its sizes, switches, weights and rates."""
