@@ -89,7 +89,7 @@ def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, 
 
 # Values that no field has in the dump; of choices, what is allowed.
 OTHERS: dict[str, Any] = {
-    "method": "finetune", "init": "a", "model.size": "small", "model.backbone.name": "resnet18",
+    "method": "joint", "init": "a", "model.size": "small", "model.backbone.name": "resnet18",
     "model.backbone.weights": "hub", "model.backbone.frozen_stride": 4, "model.backbone.mean": [0.1, 0.2, 0.3],
     "model.backbone.std": [0.1, 0.2, 0.3], "model.pixel_decoder.dim": 128, "model.pixel_decoder.heads": 8,
     "model.mask_decoder.heads": 8, "model.class_decoder.heads": 8, "model.class_decoder.level": 16,

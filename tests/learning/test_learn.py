@@ -99,6 +99,16 @@ def test_scores_are_of_labelled_classes_only_and_forgetting_is_reported(lesson):
     assert "which measures forgetting" in said and "mean of old classes" in said
 
 
+def test_what_was_learned_shows_itself_in_a_few_lines(lesson):
+    learned, _, _ = lesson
+    first, second, third = repr(learned).splitlines()
+    assert first == f"Learned heart: 4 classes in {learned.path}"
+    assert second.startswith("IoU in %: ") and "heart" in second
+    assert "old" in third
+    assert repr(learned.model).startswith("Model (CoMasTRe, size tiny, ")
+    assert repr(learned.model).endswith("4 classes\nstep 1: disk, star\nstep 2: ring\nstep 3: heart")
+
+
 def test_what_was_for_going_on_is_gone_and_logs_stay(lesson):
     learned, _, _ = lesson
     work = directory.training_folder(learned.path)
@@ -352,6 +362,7 @@ def test_places_that_hold_something_are_refused(tiny_bundle, data, tmp_path):
         ({"iterations": 0}, "--iterations is 0"),
         ({"iterations": None, "minutes": -1.0}, "--minutes is -1"),
         ({"backbone_weights": "hub"}, "is for new models"),
+        ({"settings": {"backbone": {"weights": "hub"}}}, "is for new models"),
         ({"settings": {"training": {"iterations": 5}}}, "give --iterations instead"),
         ({"settings": {"size": "small"}}, "--size cannot be set for a lesson: give another model instead"),
         ({"settings": {"model": {"size": "small"}}}, "--size cannot be set for a lesson"),  # its older name

@@ -33,10 +33,11 @@ def test_every_option_arrives(calls):
         "same_class": ("Dog=dog", "A=b"),
         "new_class": ("Cat",),
         "only": ("Cat", "cow"),
-        "backbone_weights": "w.safetensors",
         "fresh": True,
-        "settings": {},
+        "settings": {"backbone": {"weights": "w.safetensors"}},  # however it is written
     }
+    assert dispatch(arguments.replace("--backbone-weights", "--backbone.weights").split()) == 0
+    assert calls[1] == calls[0]
 
 
 def test_fields_of_the_configuration_arrive_and_iterations_are_the_lessons_own(calls):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+import comastre
 from comastre.class_table import class_table
 from comastre.errors import UserError
 from comastre.prediction.pictures import OKABE_ITO, distinct_colours, draw_overlay, label_picture
@@ -191,3 +193,10 @@ def test_classes_of_an_image_have_colours_of_their_own() -> None:
 
 def test_nothing_found_is_said() -> None:
     assert empty().plot().width > 640
+
+
+def test_a_notebook_shows_a_prediction_as_its_picture(tiny_bundle: Path) -> None:
+    result = comastre.load(tiny_bundle).predict(np.zeros((24, 32, 3), np.uint8))
+    with Image.open(io.BytesIO(result._repr_png_())) as picture:
+        assert picture.size == result.plot().size
+    assert repr(result).startswith("Prediction of an image (32 x 24): ") and "\n" not in repr(result)

@@ -136,13 +136,26 @@ def test_figures_are_whole_pictures(tmp_path: Path) -> None:
     groups = read_groups([make_run(tmp_path / "a"), make_joint(tmp_path / "joint")])
     written = write_figures(groups, "paper", tmp_path / "figures")
     names = {"scores", "classes", "forgetting", "errors", "recall", "losses", "examples"}
-    assert {file.name for file in written} == {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
+    assert {file.name for file in written} == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
     for file in written:
-        if file.suffix == ".svg":
+        if file.suffix == ".pdf":
+            assert file.read_bytes().startswith(b"%PDF-") and b"/Type3" not in file.read_bytes()
+        elif file.suffix == ".svg":
             assert ElementTree.parse(file).getroot().tag.endswith("svg")
         else:
             with Image.open(file) as picture:
                 assert len(picture.convert("L").getcolors() or range(300)) > 5  # more than an empty sheet
+
+
+def test_the_figure_of_examples_names_the_colours_of_its_classes(tmp_path: Path) -> None:
+    (group,) = read_groups([make_run(tmp_path / "a")])
+    (legend,) = figures_of(group, "paper")["examples"].legends
+    examples = group.scored[0].run.examples
+    present = {name for image in examples.images for name in image.classes}
+    assert {text.get_text() for text in legend.get_texts()} == present != set()
+    colours = dict(examples.labels)
+    for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True):
+        assert patch.get_facecolor()[:3] == pytest.approx([channel / 255 for channel in colours[text.get_text()]])
 
 
 def test_groups_do_not_overwrite_each_others_files(tmp_path: Path) -> None:

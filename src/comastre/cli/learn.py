@@ -26,7 +26,6 @@ def learn(
     same_class: Pairs = (),
     new_class: Names = (),
     only: Names = (),
-    backbone_weights: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None,
     fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
 ) -> int:
@@ -36,7 +35,8 @@ def learn(
     (`comastre train --help` lists them).
 
     Args:
-        model: Folder of a model bundle, its id on the hub, or new:small to start from nothing (new:tiny, new:r50).
+        model: Folder of a model bundle, its id on the hub, or new:small to start from nothing (new:tiny, new:r50);
+            with new:... --backbone.weights says where its backbone starts: a file, hub, or none (random).
         data: Images labelled for the new classes: a folder with images/, masks/ and classes.txt, or a COCO JSON file.
         out: Folder for the new model, which must not exist yet; the old model is never touched.
         val: Data to score on; without it a part of the data is held out.
@@ -46,7 +46,6 @@ def learn(
         same_class: A class of the data that is an old class by another name, such as Dog=dog; may be repeated.
         new_class: A class of the data that is new although it looks like another; may be repeated.
         only: Learn only this new class of the data, others count as unlabelled; may be repeated.
-        backbone_weights: Weights of a new model's backbone: a file, hub or none (random).
         fresh: Start over instead of going on; what was there is kept aside.
         overrides: Fields from the command line, already split off.
     """
@@ -63,7 +62,6 @@ def learn(
         same_class=same_class,
         new_class=new_class,
         only=only,
-        backbone_weights=backbone_weights,
         fresh=fresh,
         settings=overrides,
     )

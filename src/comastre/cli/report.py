@@ -29,7 +29,7 @@ def report(
     Args:
         runs: Run directories, finished or not; a joint run is the ceiling of the others.
         out: The page; by default report.html in the run, or in this folder for several runs.
-        figures: Also save every chart here, as SVG and PNG.
+        figures: Also save every chart here, as SVG, PDF and PNG.
         tables: Also save every table here, as CSV, Markdown and LaTeX.
     """
     from comastre.report.terminal import show

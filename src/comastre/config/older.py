@@ -85,6 +85,8 @@ def _meaning(field: str, value: Any) -> Any:
 def renamed(field: str) -> str | None:
     """Today's name of a field, from the right, where an older version called it otherwise; None for other names."""
     first, _, rest = field.partition(".")
+    if field == "backbone_weights":  # as `learn` called it
+        return "backbone.weights"
     if _last(field) in (_FROZEN, _FROZEN_LATER):
         return f"backbone.{_BATCH_NORM}"
     if first == "model" and rest:

@@ -87,7 +87,8 @@ def learn(
     if not isinstance(settings, Mapping):
         raise UserError(f"settings is {brief(settings)} but must be sections, as {{'training': {{'batch_size': 4}}}}")
     _check_amounts(minutes, iterations)
-    starting = open_model(model, backbone_weights, settings.get("method"))
+    weights, settings = _backbone_weights(settings)
+    starting = open_model(model, backbone_weights or weights, settings.get("method"))
     directory.refuse_bad_out(out, starting.folder)
     _check_settings(settings, starting)
     same = dict(same_class) if isinstance(same_class, Mapping) else read_pairs(texts("same_class", same_class))
@@ -179,6 +180,16 @@ def _seconds_per_iteration(config: RunConfig, starting: StartingModel, lesson: L
             raise Interrupted(
                 "stopped before training began: the same command starts it again", stop.signal_number
             ) from None
+
+
+def _backbone_weights(settings: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
+    """Where the backbone of a new model starts, and the other settings: it decides more than the field alone."""
+    backbone = settings.get("backbone")
+    if not isinstance(backbone, Mapping) or "weights" not in backbone:
+        return None, settings
+    others = {name: value for name, value in backbone.items() if name != "weights"}
+    rest = {name: value for name, value in settings.items() if name != "backbone"}
+    return backbone["weights"], {**rest, "backbone": others} if others else rest
 
 
 def _check_amounts(minutes: float | None, iterations: int | None) -> None:

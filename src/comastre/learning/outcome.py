@@ -22,6 +22,7 @@ from comastre.learning.images import scoring_part
 from comastre.learning.lesson import keep_scores, mean_score
 from comastre.learning.plan import OldData, Plan
 from comastre.prediction.model import Model
+from comastre.text import shortened
 from comastre.training.checkpoint import write_atomically
 from comastre.training.launch import build_fabric
 from comastre.training.parts import LearnedStep, Prepared, evaluate_step
@@ -48,6 +49,14 @@ class Learned:
     def model(self) -> Model:
         """The new model, loaded from its bundle."""
         return Model(store.load(self.path))
+
+    def __repr__(self) -> str:
+        lines = [f"Learned {shortened(self.new_classes)}: {len(self.classes.names)} classes in {self.path}"]
+        scored = [f"{name} {score:.1f}" for name, score in self.scores.items() if score is not None]
+        lines += [f"IoU in %: {shortened(scored)}"] if scored else []
+        old = tuple(self.old_before)
+        lines += [messages.kept(old, self.old_before, self.old_after)] if old else []
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def open_model(
         return _new(model.removeprefix(NEW), backbone_weights, method or methods.DEFAULT)
     if backbone_weights is not None:
         raise UserError(
-            "--backbone-weights is for new models (new:small): a model that exists brings its own, leave it away"
+            "backbone.weights is for new models (new:small): a model that exists brings its own, leave it away"
         )
     if isinstance(model, Model):
         loaded, title, folder = model.bundle, "the model", None
@@ -101,9 +101,9 @@ def _new(size: str, weights: str | None, method: str) -> StartingModel:
     if size not in sizes:
         raise UserError(f"{NEW}{size} is no size of model: choose {', '.join(NEW + each for each in sizes)}")
     if weights not in (None, "hub", "none"):
-        weights = str(user_path(str(weights), "--backbone-weights").absolute())
+        weights = str(user_path(str(weights), "backbone.weights").absolute())
         if not Path(weights).is_file():
-            raise UserError(f"--backbone-weights: there is no file {weights}; give a weights file, 'hub' or 'none'")
+            raise UserError(f"backbone.weights: there is no file {weights}; give a weights file, 'hub' or 'none'")
     usual = usual_settings(size, method)
     given: dict[str, Any] = {"method": method, "size": size, **({"backbone": {"weights": weights}} if weights else {})}
     config = validate(merge(usual, given), f"{NEW}{size}")

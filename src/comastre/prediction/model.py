@@ -15,6 +15,7 @@ from PIL import Image
 from comastre.arguments import whole_number
 from comastre.bundle import hub, store
 from comastre.class_table import ClassTable, Colour
+from comastre.config.methods import title_of
 from comastre.config.view import ViewConfig, padded_sizes
 from comastre.data.images import read_image, to_rgb
 from comastre.errors import UserError
@@ -23,7 +24,7 @@ from comastre.paths import user_path
 from comastre.prediction.adjust import adjusted
 from comastre.prediction.result import Prediction
 from comastre.segmentation import Size
-from comastre.text import brief
+from comastre.text import brief, shortened
 
 ImageLike = Image.Image | np.ndarray | str | Path
 ShortSide = int | str | Sequence[int]
@@ -167,6 +168,16 @@ class Model:
             Prediction(each.cpu(), self.classes, source.pixels, source.file)
             for each, source in zip(found, batch, strict=True)
         ]
+
+    def __repr__(self) -> str:
+        steps = [
+            f"step {step + 1}: {shortened([each.name for each in self.classes.classes if each.task == step])}"
+            for step in range(len(self.classes.tasks))
+        ]
+        what = self.bundle.description
+        weights = sum(each.numel() for each in self.segmenter.parameters())
+        title = f"{title_of(what.method)}, size {what.size}, {weights:,} weights, on {self.device}"
+        return "\n".join([f"Model ({title}), {len(self.classes.names)} classes", *steps])
 
     # --- keeping and sharing -----------------------------------------------------------------------------------------
 

@@ -99,6 +99,16 @@ class Prediction:
         entries = [(each.name, each.label, each.score) for each in self.segments]
         return draw_overlay(self.image, self.segment_map, entries)
 
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows of it."""
+        return _encoded(self.plot(), "PNG")
+
+    def __repr__(self) -> str:
+        height, width = self.image.shape[:2]
+        found = ", ".join(f"{each.name} {each.score:.2f}" for each in self.segments[:8]) or "nothing"
+        more = f" and {len(self.segments) - 8} more" if len(self.segments) > 8 else ""
+        return f"Prediction of {self.file or 'an image'} ({width} x {height}): {found}{more}"
+
     def save(self, path: str | Path, *, overwrite: bool = False, **notes: str) -> tuple[Path, Path, Path]:
         """Write PATH.labels.png (values are labels), PATH.overlay.jpg and PATH.segments.json; gives their paths.
 

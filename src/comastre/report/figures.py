@@ -1,7 +1,8 @@
-"""The charts as files for a paper, SVG and PNG; drawn by matplotlib, so that fonts and sizes can be a journal's."""
+"""The charts as files for a paper, SVG, PDF and PNG; drawn by matplotlib: fonts and sizes can be a journal's."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ from matplotlib.figure import Figure
 
 from comastre.data.images import open_picture
 from comastre.evaluation.results import StepResult
+from comastre.files import write_whole
 from comastre.report.charts import loss_charts, recall_charts, score_charts
+from comastre.report.gather import Example, Examples
 from comastre.report.groups import Entry, Group
 from comastre.report.numbers import ERROR_KINDS, class_rows, errors_of, proposing, results_of, shares
 from comastre.report.paper import reference
@@ -25,8 +28,15 @@ from comastre.report.svg import Chart
 # Okabe and Ito's colours, which all readers can tell apart; the page's style has the same in the same order.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b35a8c", "#b07c00", "#3f9bd1", "#5b4db1", "#4a4f57")
 ERROR_COLOURS = {"right": "#2f9e8f", "wrong_class": "#d9a441", "below_alpha": "#9a5ea8", "not_proposed": "#9aa3ad"}
+MOST_CLASSES = 24
+"""In the legend of the examples: more would be larger than the pictures."""
 MARKERS = ("o", "s", "^", "D")
-_FORMATS: dict[str, dict[str, Any]] = {".svg": {"metadata": {"Date": None}}, ".png": {"dpi": 200}}
+# Without dates: the same numbers give the same file.
+_FORMATS: dict[str, dict[str, Any]] = {
+    ".svg": {"metadata": {"Date": None}},
+    ".pdf": {"metadata": {"CreationDate": None}},
+    ".png": {"dpi": 200},
+}
 _STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.spines.top": False,
@@ -35,12 +45,13 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # a class may be called $x$
     "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,  # and in a PDF, too: publishers refuse outlines (Type 3)
     "svg.hashsalt": "comastre",  # the same numbers give the same file
 }
 
 
 def write_figures(groups: Sequence[Group], convention: str, folder: Path) -> list[Path]:
-    """Every figure of every group as SVG and PNG; several groups are numbered."""
+    """Every figure of every group as SVG, PDF and PNG; several groups are numbered."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.rc_context(_STYLE):
@@ -50,7 +61,9 @@ def write_figures(groups: Sequence[Group], convention: str, folder: Path) -> lis
                 FigureCanvasAgg(figure)
                 for suffix, options in _FORMATS.items():
                     file = folder / f"{prefix}{name}{suffix}"
-                    figure.savefig(file, bbox_inches="tight", **options)
+                    content = io.BytesIO()
+                    figure.savefig(content, format=suffix[1:], bbox_inches="tight", **options)
+                    write_whole(file, content.getvalue())
                     written.append(file)
     return written
 
@@ -203,4 +216,15 @@ def _examples(group: Group) -> Figure:
                     axes.imshow(picture.convert("RGB"), interpolation="nearest")
             if down == 0:
                 axes.set_title(titles[across])
+    _class_legend(figure, entries[0].run.examples, first)
     return figure
+
+
+def _class_legend(figure: Figure, examples: Examples, images: Sequence[Example]) -> None:
+    """The colour of every class that the shown images hold."""
+    present = {name for image in images for name in image.classes}
+    shown = [(name, colour) for name, colour in examples.labels[1:] if name in present][:MOST_CLASSES]
+    patches = [matplotlib.patches.Patch(color=f"#{bytes(colour).hex()}") for _, colour in shown]
+    if patches:
+        names = [name for name, _ in shown]
+        figure.legend(patches, names, loc="outside lower center", ncols=4, handlelength=1.0, columnspacing=1.0)
