@@ -83,8 +83,13 @@ def test_a_model_of_version_1_learns_on_as_it_did(tiny_bundle, tmp_path):
     (folder / "config.json").write_text(json.dumps(old))
     classes = json.loads((folder / "classes.json").read_text())
     (folder / "classes.json").write_text(json.dumps(classes | {"training": recipe}))
-    expected, found = open_model(tiny_bundle), open_model(folder)
+    # Which size it sees, version 1 did not say either.
+    unsaid = shutil.copytree(tiny_bundle, tmp_path / "unsaid")
+    content = json.loads((unsaid / "config.json").read_text())
+    (unsaid / "config.json").write_text(json.dumps({name: content[name] for name in content if name != "view"}))
+    expected, found = open_model(unsaid), open_model(folder)
     assert run_settings(found) == run_settings(expected)
+    assert run_settings(found)["view"]["short_side"] == "native"
     # The same digest: a lesson that was begun from one goes on from the other.
     assert found.digest() == expected.digest()
 
@@ -96,6 +101,7 @@ def test_a_digest_changes_with_anything_that_a_model_is(tiny_bundle, tmp_path):
     softer = what.settings.model_copy(update={"inference": what.settings.inference.model_copy(update={"alpha": 0.1})})
     others = {
         "method": {"method": "finetune"},
+        "view": {"view": what.view.changed(96)},
         "settings": {"settings": softer},
         "backbone": {"backbone": what.backbone.model_copy(update={"freeze_batch_norm": "none"})},
     }
@@ -105,4 +111,4 @@ def test_a_digest_changes_with_anything_that_a_model_is(tiny_bundle, tmp_path):
     bundle = store.load(tiny_bundle)
     bundle.model.class_decoder.classifiers[0].bias.data[0] += 1
     digests.append(open_model(store.save(bundle, tmp_path / "weights")).digest())
-    assert len({starting.digest(), *digests}) == 5
+    assert len({starting.digest(), *digests}) == 6
