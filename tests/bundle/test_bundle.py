@@ -168,7 +168,7 @@ def test_other_peoples_files_are_never_replaced(copy: Path) -> None:
     assert (copy / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("broken", ["_write_json", "as_safetensors", "write_whole"])
+@pytest.mark.parametrize("broken", ["_write_json", "written", "write_whole"])
 def test_a_write_that_fails_leaves_the_old_model(copy: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def full_disk(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -89,8 +89,8 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def written(tensors: Mapping[str, Tensor]) -> bytes:
-    """The content of a weights file, with its checksum."""
-    return as_safetensors(dict(tensors), metadata={"format": "pt", CHECKSUM: checksum(tensors)})
+    """The content of a weights file, with its checksum: the only note, since several would stand in random order."""
+    return as_safetensors(dict(tensors), metadata={CHECKSUM: checksum(tensors)})
 
 
 def read_weights(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
