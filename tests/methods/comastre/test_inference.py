@@ -236,7 +236,10 @@ def model() -> Segmenter:
         for name, parameter in built.named_parameters():
             if name.startswith(("mask_decoder", "class_decoder")) and parameter.dim() > 1:
                 parameter.mul_(1.5)
-        built.mask_decoder.objectness_head.weight.mul_(4)
+        head = built.mask_decoder.objectness_head
+        head.weight.mul_(4)
+        typical = built.eval().propose(torch.rand(4, 3, 64, 64)).final.objectness_logits
+        head.bias.sub_(typical.median())  # whatever random layers start at, half of the proposals are above alpha
     return built.eval()
 
 
