@@ -48,8 +48,8 @@ def merge_masks(
 ) -> Merged:
     """Give each pixel to the mask with the largest score x probability, of equal ones to the first.
 
-    masks (K, H, W) in 0..1, at least one, their scores, classes and queries (K,). A mask gets the pixels that it wins inside itself,
-    if what it has kept is at least `overlap` of it. Segments of a class in `stuff` are one.
+    masks (K, H, W) in 0..1, at least one, their scores, classes and queries (K,). A mask gets the pixels that it wins
+    inside itself, if what it has kept is at least `overlap` of it. Segments of a class in `stuff` are one.
     """
     scored = masks * scores[:, None, None]
     winner = scored.argmax(dim=0)  # (H, W)

@@ -83,7 +83,7 @@ def label(
     kept = ((classes < of_classes.shape[1]) & (scores > settings.score)).nonzero().squeeze(1)  # (K,)
     merged = Merged.nothing(size, mask_logits.device)
     if len(kept):
-        # A softmax is over all queries, also those that are nothing; else few are kept, and at full size they are large.
+        # A softmax is over all queries, also those that are nothing; else only the few that are kept are made large.
         masks = (
             mask_probabilities(mask_logits, size, frame, softmax=True)[kept]
             if softmax
