@@ -63,6 +63,15 @@ def json_bytes(content: Any, indent: int | None = 1) -> bytes:
     return f"{text}\n".encode(errors="backslashreplace")
 
 
+def is_text(content: Any) -> bool:
+    """Whether all of a document can be written in UTF-8: JSON has escapes for halves of characters, too."""
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _deeper_than(content: Any, levels: int) -> bool:
     """Whether lists and objects lie in one another more than `levels` times."""
     below = [content]

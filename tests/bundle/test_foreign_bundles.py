@@ -141,6 +141,13 @@ def test_json_that_is_none(bundle: Path, name: str, content: str) -> None:
         store.load(bundle)
 
 
+@pytest.mark.parametrize("name", [store.CONFIG, store.CLASSES])
+def test_half_a_character_anywhere(bundle: Path, name: str) -> None:
+    change(bundle / name, "background" if name == store.CLASSES else "written_by", to="a\udce9")
+    with pytest.raises(UserError, match="holds half a character"):
+        store.load(bundle)
+
+
 def test_a_byte_order_mark_is_no_part_of_a_file(bundle: Path) -> None:
     text = (bundle / store.CLASSES).read_text()
     (bundle / store.CLASSES).write_text(text, encoding="utf-8-sig")

@@ -24,7 +24,7 @@ from comastre.config.settings import explain
 from comastre.errors import UserError
 from comastre.methods.mask2former.config import Mask2FormerConfig
 from comastre.methods.mask2former.model import Mask2Former, build_model
-from comastre.text import brief
+from comastre.text import brief, visible
 
 METHOD = "mask2former"
 Head = Literal["semantic", "panoptic", "instance"]
@@ -136,7 +136,9 @@ def _normalisation(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _table(names: Sequence[str], stuff: frozenset[int], source: str) -> ClassTable:
     today = datetime.now(UTC).date().isoformat()
-    lineage = LineageStep(step=0, date=today, data=f"imported from {Path(source).name}", new_classes=tuple(names))
+    lineage = LineageStep(
+        step=0, date=today, data=f"imported from {visible(Path(source).name)}", new_classes=tuple(names)
+    )
     table = class_table(names, [len(names)], palette(len(names) + 1), background="void", lineage=[lineage])
     records = [each.model_copy(update={"thing": place not in stuff}) for place, each in enumerate(table.classes)]
     return table.model_copy(update={"classes": tuple(records)})

@@ -28,7 +28,7 @@ from comastre.config.recipe import known_fields
 from comastre.config.sections import BackboneConfig, MethodConfig, Size
 from comastre.config.settings import explain
 from comastre.config.view import UNWRITTEN, ViewConfig
-from comastre.documents import json_bytes, read_json
+from comastre.documents import is_text, json_bytes, read_json
 from comastre.errors import UserError
 from comastre.files import flush, write_whole
 from comastre.methods.protocol import Setup
@@ -260,6 +260,8 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} cannot be read as JSON ({error}): copy it again") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} must hold a JSON object, but holds {type(content).__name__}: copy it again")
+    if not is_text(content):
+        raise UserError(f"{file} holds half a character: copy it again")
     return content
 
 

@@ -15,6 +15,7 @@ from comastre.learning.class_names import ClassRoles, assign_roles, known_labels
 from comastre.learning.images import hold_out, image_names, scoring_part, to_train_on, training_part, typical_size
 from comastre.learning.lesson import Lesson
 from comastre.learning.schedule import Amounts
+from comastre.text import visible
 
 
 @dataclass(frozen=True)
@@ -166,4 +167,5 @@ def _count(roles: ClassRoles, translated: Sequence[Collection[int]], indices: Co
 def _title(source: DataSource) -> str:
     """The data's own name without the path to it."""
     place = source.file or source.root
-    return source.dataset if place is None else f"{place.absolute().name} ({source.dataset})"
+    # It is kept in the model, where every letter must be one.
+    return source.dataset if place is None else f"{visible(place.absolute().name)} ({source.dataset})"
