@@ -218,6 +218,12 @@ def executed(page: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.timeout(120)
+def test_the_training_loop_of_the_guide_learns_all_steps() -> None:
+    names = executed("how-it-works")
+    assert names["model"].tasks == (6, 2, 2) and names["total"].isfinite()
+
+
 def test_the_package_of_the_guide_adds_a_method_that_keeps_its_promises(tmp_path: Path) -> None:
     """The files are written where the guide says, installed by pip, and its own test is run."""
     for body in blocks(text_of("add-a-method"), "toml", "python"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from comastre.data.images import open_picture
 from comastre.evaluation.results import StepResult
 from comastre.files import write_whole
 from comastre.report.charts import loss_charts, recall_charts, score_charts
-from comastre.report.gather import Example, Examples
+from comastre.report.gather import Examples
 from comastre.report.groups import Entry, Group
 from comastre.report.numbers import ERROR_KINDS, class_rows, errors_of, proposing, results_of, shares
 from comastre.report.paper import reference
@@ -205,6 +205,7 @@ def _examples(group: Group) -> Figure:
     entries = [entry for entry in entries if [each.name for each in entry.run.examples.images] == names]
     titles = ["image", "truth", *(entry.label for entry in entries)]
     figure = Figure(figsize=(1.1 * len(titles), 1.15 * len(first)), layout="constrained")
+    present: set[int] = set()
     for down, example in enumerate(first):
         last = [entry.run.examples.images[down].predictions for entry in entries]
         files = [example.image, example.truth, *(each[max(each)] if each else None for each in last)]
@@ -213,17 +214,18 @@ def _examples(group: Group) -> Figure:
             axes.set_axis_off()
             if file is not None:
                 with open_picture(file) as picture:
+                    if across > 0:  # values of label maps are labels
+                        present |= {label for label, pixels in enumerate(picture.histogram()) if pixels}
                     axes.imshow(picture.convert("RGB"), interpolation="nearest")
             if down == 0:
                 axes.set_title(titles[across])
-    _class_legend(figure, entries[0].run.examples, first)
+    _class_legend(figure, entries[0].run.examples, present)
     return figure
 
 
-def _class_legend(figure: Figure, examples: Examples, images: Sequence[Example]) -> None:
-    """The colour of every class that the shown images hold."""
-    present = {name for image in images for name in image.classes}
-    shown = [(name, colour) for name, colour in examples.labels[1:] if name in present][:MOST_CLASSES]
+def _class_legend(figure: Figure, examples: Examples, present: Collection[int]) -> None:
+    """The colour of every class that is seen, in the truth or in a prediction."""
+    shown = [each for label, each in enumerate(examples.labels) if label in present and label > 0][:MOST_CLASSES]
     patches = [matplotlib.patches.Patch(color=f"#{bytes(colour).hex()}") for _, colour in shown]
     if patches:
         names = [name for name, _ in shown]
