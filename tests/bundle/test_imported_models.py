@@ -19,6 +19,7 @@ from comastre.bundle import store
 from comastre.bundle.imported import export_model, import_model
 from comastre.class_table import class_table
 from comastre.cli.import_model import import_model as command
+from comastre.config.view import UNWRITTEN, ViewConfig
 from comastre.errors import UserError
 from comastre.methods.mask2former.inference import label
 from reference_mask2former import NAMES, make_reference
@@ -104,6 +105,28 @@ def test_the_head_decides_how_it_predicts(folder: Path) -> None:
     assert all(each.thing for each in instance.classes.classes)
     with pytest.raises(UserError, match="the model has no class 'moon'"):
         import_model(folder, stuff=("moon",))
+
+
+@pytest.mark.parametrize(
+    ("processor", "view"),
+    [
+        ({"size": {"shortest_edge": 640, "longest_edge": 1333}}, ViewConfig(short_side=(640,), max_side=1333)),
+        ({"size": 640, "max_size": 1333}, ViewConfig(short_side=(640,), max_side=1333)),
+        ({"size": {"height": 384, "width": 512}}, ViewConfig(short_side=(384,), max_side=None)),
+        ({"size": {"shortest_edge": "many"}}, UNWRITTEN),
+        ({"size": []}, UNWRITTEN),
+        ({}, UNWRITTEN),
+    ],
+)
+def test_images_are_seen_at_the_size_of_the_preprocessor(
+    folder: Path, tmp_path: Path, processor: dict[str, Any], view: ViewConfig
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "preprocessor_config.json").write_text(json.dumps(processor | {"image_mean": [0.1, 0.2, 0.3]}))
+    bundle = import_model(copy)
+    assert bundle.description.view == view
+    assert bundle.model.backbone.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert import_model(export_model(bundle, tmp_path / "again")).description.view == view
 
 
 def _edit_config(**changes: Any) -> Callable[[Path], None]:

@@ -21,6 +21,7 @@ from comastre.bundle.weights import refuse_infinite, refuse_larger
 from comastre.class_table import ClassTable, LineageStep, class_table, name_problem, palette
 from comastre.config.sections import BackboneConfig
 from comastre.config.settings import explain
+from comastre.config.view import LARGEST, UNWRITTEN, ViewConfig
 from comastre.errors import UserError
 from comastre.methods.mask2former.config import Mask2FormerConfig
 from comastre.methods.mask2former.model import Mask2Former, build_model
@@ -57,7 +58,7 @@ def import_model(source: str | Path, head: Head | None = None, stuff: Sequence[s
         raise UserError(f"{checkpoint.source!r}: {explain(error, METHOD)}; fetch the checkpoint again") from error
     model = _built(checkpoint, settings, backbone, len(names))
     table = _table(names, frozenset(fused), checkpoint.source)
-    return Bundle(model.eval(), table, Description(METHOD, "r50", backbone, settings))
+    return Bundle(model.eval(), table, Description(METHOD, "r50", backbone, settings, view=_view(checkpoint)))
 
 
 def _built(checkpoint: Checkpoint, settings: Mask2FormerConfig, backbone: BackboneConfig, classes: int) -> Mask2Former:
@@ -134,6 +135,23 @@ def _normalisation(checkpoint: Checkpoint) -> dict[str, Any]:
     return {name: tuple(values) for name, values in found.items() if isinstance(values, list) and len(values) == 3}
 
 
+def _view(checkpoint: Checkpoint) -> ViewConfig:
+    """The size at which its images are seen there; at their own where it does not say.
+
+    A fixed height and width, which would distort, become a short side.
+    """
+    given = checkpoint.processor.get("size")
+    sizes = given if isinstance(given, Mapping) else {"shortest_edge": given}
+    short = _sides(sizes.get("shortest_edge"), sizes.get("height"), sizes.get("width"))
+    long = _sides(sizes.get("longest_edge"), checkpoint.processor.get("max_size"))
+    return ViewConfig(short_side=(min(short),), max_side=long[0] if long else None) if short else UNWRITTEN
+
+
+def _sides(*given: Any) -> list[int]:
+    """Those that are numbers of pixels."""
+    return [side for side in given if type(side) is int and 0 < side <= LARGEST]
+
+
 def _table(names: Sequence[str], stuff: frozenset[int], source: str) -> ClassTable:
     today = datetime.now(UTC).date().isoformat()
     lineage = LineageStep(
@@ -186,8 +204,11 @@ def export_model(bundle: Bundle, folder: Path) -> Path:
         "id2label": labels,
         "label2id": {name: int(place) for place, name in labels.items()},
     }
+    view = description.view
+    sides = {"shortest_edge": view.short_side[0]} if isinstance(view.short_side, tuple) else {}
     processor = {
         "image_processor_type": "Mask2FormerImageProcessor",
+        **({"size": sides | ({"longest_edge": view.max_side} if view.max_side else {})} if sides else {}),
         "image_mean": model.backbone.mean.flatten().tolist(),
         "image_std": model.backbone.std.flatten().tolist(),
         "ignore_index": 255,
