@@ -146,6 +146,15 @@ def test_only_pixels_of_new_classes_are_distilled():
     assert similarity_distillation(logits, old_logits, labels * 0, similarity, 3.0).item() == 0.0
 
 
+def test_half_precision_around_them_does_not_reach_products():
+    features, labels = torch.rand(2, 8, 4, 5), torch.randint(3, (2, 13, 11))
+    plain = upsampled_class_sums(features, labels, 3)[0]
+    similarity = class_similarity(plain, features[0, :, 0].T, 0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(upsampled_class_sums(features, labels, 3)[0], plain)
+        assert torch.equal(class_similarity(plain, features[0, :, 0].T, 0.0), similarity)
+
+
 def test_sums_of_resized_features_without_resizing_them():
     features, labels = torch.rand(2, 3, 4, 5), torch.randint(3, (2, 13, 11))
     labels[:, :2] = 255

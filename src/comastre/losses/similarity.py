@@ -16,7 +16,8 @@ def class_similarity(batch_prototypes: Tensor, prototypes: Tensor, delta: float)
 
     A softmax over old classes, in which shares below `delta` / K are set to 0.
     """
-    cosines = F.normalize(batch_prototypes, dim=1) @ F.normalize(prototypes, dim=1).T
+    with torch.autocast(prototypes.device.type, enabled=False):  # products would fall to half precision
+        cosines = F.normalize(batch_prototypes, dim=1) @ F.normalize(prototypes, dim=1).T
     shares = cosines.softmax(dim=1)
     return shares.masked_fill(shares < delta / shares.shape[1], 0.0)
 
@@ -54,5 +55,6 @@ def upsampled_class_sums(features: Tensor, labels: Tensor, num_classes: int) -> 
             small = image.new_zeros(1, num_classes, *image.shape[1:], requires_grad=True)
             large = F.interpolate(small, size=truth.shape, mode="bilinear", align_corners=True)
         (weights,) = torch.autograd.grad(large, small, masks[None].to(image.dtype))  # (1, K, h, w)
-        sums += torch.einsum("khw, chw -> kc", weights[0], image)
+        with torch.autocast(image.device.type, enabled=False):
+            sums += torch.einsum("khw, chw -> kc", weights[0], image)
     return sums, counts
