@@ -39,7 +39,11 @@ def test_any_json_in_a_run(name: str, run: Path) -> None:
 
     @few(8)
     @given(st.sampled_from(places_in(content)), ANYTHING)
+    @example(("steps", 2, "task_confusion", 1), [])
+    @example(("steps", 2, "task_confusion"), [[]])
     def check(place: tuple[Any, ...], value: Any) -> None:
+        if place not in places_in(content):
+            return  # an example of another file
         write_json(file, replaced(content, place, value))
         report(run)
 

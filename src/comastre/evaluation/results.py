@@ -60,6 +60,10 @@ class StepResult:
     seconds: float = 0.0
     """Wall time of the step."""
 
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.task_confusion) for row in self.task_confusion):
+            raise ValueError("task_confusion has rows of other lengths than it has rows")
+
     @property
     def recognises(self) -> bool:
         """Whether the model names classes; stage 1 alone is scored by recall only."""
