@@ -33,6 +33,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests use no network beyond this machine, also where there is one."""
+    monkeypatch.setattr("comastre.noise._answers", lambda address: False)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Photographs and trained weights, which a repository does not hold; tests that need them are skipped elsewhere."""

@@ -17,6 +17,7 @@ from comastre.config.sections import BackboneConfig
 from comastre.data.images import read_image
 from comastre.errors import UserError
 from comastre.nets.backbone import Backbone
+from comastre.noise import _answers
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -50,7 +51,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(
 
 def test_an_address_that_nobody_listens_at_does_not_answer():
     began = time.monotonic()
-    assert not noise._answers("http://127.0.0.1:9")
+    assert not _answers("http://127.0.0.1:9")
     assert time.monotonic() - began < 2 * noise._REACH
 
 

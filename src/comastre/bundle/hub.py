@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def fetch(repo_id: str, options: HubOptions) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        with short_of_retries():
+        with nullcontext() if options.local_files_only else short_of_retries():
             return Path(
                 snapshot_download(
                     repo_id,
