@@ -6,8 +6,9 @@ different, or end in "this should not happen".
 
     python benchmarks/chaos.py --minutes 30
 
-Every start is a fork of this process, so that torch is imported once. Needs Linux or macOS; a small disk that is really
-full needs the right to mount one, and a limit on the size of files serves where that is missing.
+Ctrl-C ends it after the trial that runs. Every start is a fork of this process, so that torch is imported once. Needs
+Linux or macOS; a small disk that is really full needs the right to mount one, and a limit on the size of files serves
+where that is missing.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def begin(arguments: Sequence[str], log: Path, limit: int | None = None) -> int:
     if process:
         return process
     try:
-        os.setpgid(0, 0)
+        os.setpgid(0, 0)  # a Ctrl-C is not for it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(target, 1)
         os.dup2(target, 2)
@@ -325,7 +327,14 @@ def main() -> None:
         folder = Path(temporary)
         os.environ["COMASTRE_CACHE"] = str(folder / "cache")
         jobs, began, number = prepare(folder), time.monotonic(), 0
-        while time.monotonic() - began < 60 * given.minutes:
+        stopped = False
+
+        def stop(*_: Any) -> None:
+            nonlocal stopped
+            stopped = True
+
+        signal.signal(signal.SIGINT, stop)  # after the trial that runs, with the tally
+        while not stopped and time.monotonic() - began < 60 * given.minutes:
             name, job = luck.choice(given.only), luck.choice(jobs)
             place = folder / f"trial-{number}"
             place.mkdir()
