@@ -1,11 +1,11 @@
-"""Several looks at an image become one segmentation: the surest segments first."""
+"""Several looks at an image become one segmentation: a vote on every pixel, and one segment for one object."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from comastre.evaluation.looks import combined
+from comastre.evaluation.looks import NOTHING, combined
 from comastre.segmentation import Segment, Segmentation
 
 
@@ -22,19 +22,29 @@ def look(*rows: tuple[str, int, float]) -> Segmentation:
     return Segmentation(labels, segment_map, tuple(segments))
 
 
-def test_what_only_one_look_finds_stays_and_what_both_find_is_the_surers() -> None:
-    first = look(("##....", 1, 0.9), ("...##.", 2, 0.5))
-    second = look((".##...", 3, 0.6), ("...###", 4, 0.7))
+def test_surer_segments_win_and_unsure_ones_need_a_second_look() -> None:
+    first = look(("##.....", 1, 0.9), ("...##..", 2, 0.5))
+    second = look((".##....", 3, 0.7), ("....##.", 4, 0.8))
     found = combined([first, second])
-    # The 3 keeps half of itself, the 2 nothing.
-    assert found.label_map.tolist() == [[1, 1, 3, 4, 4, 4]]
-    assert found.segment_map.tolist() == [[1, 1, 3, 2, 2, 2]]
+    # The 1 beats the 3 on the second pixel, and both beat nothing; the 2 alone does not.
+    assert found.label_map.tolist() == [[1, 1, 3, 0, 4, 4, 0]]
+    assert found.segment_map.tolist() == [[1, 1, 2, 0, 3, 3, 0]]
     assert [(each.label, each.score, each.area, each.number, each.query) for each in found.segments] == [
         (1, 0.9, 2, 1, 11),
-        (4, 0.7, 3, 2, None),
-        (3, 0.6, 1, 3, None),
+        (3, 0.7, 1, 2, None),
+        (4, 0.8, 2, 3, None),
     ]
     assert all(each.segment_map is found.segment_map for each in found.segments)
+
+
+def test_what_both_looks_find_is_one_object_with_what_either_is_sure_of() -> None:
+    first, second = look((".###...", 1, 0.5)), look(("..####.", 1, 0.9))
+    found = combined([first, second])
+    # Where the unsure look stands alone, nothing wins; where both agree, they win together.
+    assert found.label_map.tolist() == [[0, 0, 1, 1, 1, 1, 0]]
+    assert [(each.label, each.score, each.area, each.query) for each in found.segments] == [(1, 0.9, 4, 11)]
+    apart = combined([look(("##.....", 1, 0.9)), look(("....##.", 1, 0.8))])
+    assert [(each.area, each.number) for each in apart.segments] == [(2, 1), (2, 2)]
 
 
 def test_one_look_twice_is_that_look() -> None:
@@ -45,22 +55,16 @@ def test_one_look_twice_is_that_look() -> None:
 
 
 def slow(looks: list[Segmentation]) -> list[list[int]]:
-    """The rule a pixel at a time."""
-    segments = [(segment, place) for place, each in enumerate(looks) for segment in each.segments]
-    segments.sort(key=lambda pair: (-pair[0].score, pair[1], pair[0].number))
+    """The vote a pixel at a time."""
     height, width = looks[0].label_map.shape
     labels = [[0] * width for _ in range(height)]
-    for segment, _ in segments:
-        inside = [
-            (row, column)
-            for row in range(height)
-            for column in range(width)
-            if segment.segment_map[row, column] == segment.number
-        ]
-        free = [(row, column) for row, column in inside if labels[row][column] == 0]
-        if free and 2 * len(free) >= len(inside):
-            for row, column in free:
-                labels[row][column] = segment.label
+    for row in range(height):
+        for column in range(width):
+            votes: dict[int, float] = {}
+            for each in looks:
+                number, label = int(each.segment_map[row, column]), int(each.label_map[row, column])
+                votes[label] = votes.get(label, 0.0) + (each.segments[number - 1].score if number else NOTHING)
+            labels[row][column] = max(votes, key=lambda label: round(votes[label], 5))  # of equals the first
     return labels
 
 
@@ -71,7 +75,7 @@ def random_look(generator: torch.Generator) -> Segmentation:
     segments = []
     for place, number in enumerate(numbers, start=1):
         again[segment_map == number] = place
-        score = int(torch.randint(1, 5, (), generator=generator)) / 5  # equal ones are common
+        score = int(torch.randint(1, 8, (), generator=generator)) / 8  # equal ones are common
         area = int((segment_map == number).sum())
         segments.append(Segment(int(torch.randint(1, 4, (), generator=generator)), score, area, place, again))
     labels = torch.zeros_like(again)
@@ -87,3 +91,7 @@ def test_two_and_three_looks_equal_a_loop_over_pixels() -> None:
         found = combined(looks)
         assert found.label_map.tolist() == slow(looks)
         assert [each.area for each in found.segments] == [int(each.mask.sum()) for each in found.segments]
+        assert [each.number for each in found.segments] == list(range(1, len(found.segments) + 1))
+        assert torch.equal(found.segment_map > 0, found.label_map > 0)
+        for each in found.segments:
+            assert set(found.label_map[found.segment_map == each.number].tolist()) == {each.label}
