@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from comastre.bundle.weights import bytes_of, checksum
 from comastre.errors import UserError
 from comastre.files import write_whole
+from comastre.methods.teacher import below
 from comastre.training.stopping import Diverged
 
 VERSION = 3
@@ -122,11 +123,11 @@ def load(path: Path) -> Checkpoint:
         raise UserError(f"{path} was written by another version of comastre: start over with --fresh")
     return Checkpoint(
         position=Position(**state["position"]),
-        model=_below(tensors, "model/"),
+        model=below(tensors, "model/"),
         tasks=tuple(state["tasks"]),
-        method=_below(tensors, "method/"),
-        optimiser=_below(tensors, "optimiser/"),
-        random_states=tuple(_below(tensors, f"random/{rank}/") for rank in range(state["processes"])),
+        method=below(tensors, "method/"),
+        optimiser=below(tensors, "optimiser/"),
+        random_states=tuple(below(tensors, f"random/{rank}/") for rank in range(state["processes"])),
         results=state["results"],
         scaler=state["scaler"],
         config=state["config"],
@@ -258,7 +259,3 @@ def _checksum_of_version_2(tensors: Mapping[str, Tensor]) -> int:
     for name in sorted(tensors):
         value = zlib.crc32(bytes_of(tensors[name]), zlib.crc32(name.encode(), value))
     return value
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

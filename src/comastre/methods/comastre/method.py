@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,12 +24,13 @@ from comastre.methods.comastre.terms import term_weights
 from comastre.methods.mask2former.model import Mask2Former
 from comastre.methods.optimiser import adamw
 from comastre.methods.protocol import Method, Setup
+from comastre.methods.teacher import below, frozen_copy, state_of
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
 
 # The paper transfers stage 1; the class decoder starts afresh, whatever it knew before.
 _STAGE_ONE = ("backbone", "pixel_decoder", "mask_decoder")
-_OLD_MODEL, _AUXILIARY = "old_model/", "auxiliary_head/"
+_AUXILIARY = "auxiliary_head/"
 
 
 class TwoStageMethod(Method):
@@ -60,11 +60,11 @@ class TwoStageMethod(Method):
             if init is not None:
                 _adopt_stage_one(model, init)
                 if self.loss.distillation.from_init and isinstance(init, Segmenter):
-                    self.old_model = _frozen_copy(model)
+                    self.old_model = frozen_copy(model)
         else:
             assert isinstance(previous, Segmenter)
             if self.keeps_old_model:
-                self.old_model = _frozen_copy(previous)
+                self.old_model = frozen_copy(previous)
             model = previous
             model.add_task(len(task.new_classes))
             self.auxiliary_head = auxiliary_head(model)
@@ -118,11 +118,7 @@ class TwoStageMethod(Method):
     # --- a kill ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = {}
-        for prefix, module in ((_OLD_MODEL, self.old_model), (_AUXILIARY, self.auxiliary_head)):
-            if module is not None:
-                state |= {f"{prefix}{name}": tensor for name, tensor in module.state_dict().items()}
-        return state
+        return state_of(self.old_model) | state_of(self.auxiliary_head, _AUXILIARY)
 
     def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         assert isinstance(model, Segmenter)
@@ -130,10 +126,10 @@ class TwoStageMethod(Method):
         if task is not None:
             model.backbone.enter_step(task.step)
         device = next(model.parameters()).device
-        old, head = _below(state, _OLD_MODEL), _below(state, _AUXILIARY)
+        old, head = below(state), below(state, _AUXILIARY)
         if old:
             # At a first step that started from another model there is no task before.
-            self.old_model = _frozen_copy(self.build(model.tasks[:-1] or model.tasks)).to(device)
+            self.old_model = frozen_copy(self.build(model.tasks[:-1] or model.tasks)).to(device)
             self.old_model.load_state_dict(old)
         if head:
             self.auxiliary_head = auxiliary_head(model)
@@ -166,11 +162,6 @@ def finetune(setup: Setup) -> TwoStageMethod:
 def joint(setup: Setup) -> TwoStageMethod:
     """All classes at once: the ceiling."""
     return TwoStageMethod(setup, settings_of(setup).loss)
-
-
-def _frozen_copy(model: Segmenter) -> Segmenter:
-    """A model as its successor's teacher: fixed and in eval mode."""
-    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def _adopt_stage_one(model: Segmenter, given: nn.Module) -> None:
@@ -211,7 +202,3 @@ def _stage_one_fields(given: Segmenter | Mask2Former, model: Segmenter) -> Itera
 
 def _written(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

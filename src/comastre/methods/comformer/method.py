@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -20,10 +19,9 @@ from comastre.methods.mask2former.method import QueryMethod
 from comastre.methods.mask2former.model import Mask2Former, Prediction
 from comastre.methods.mask2former.objective import supervise
 from comastre.methods.protocol import Setup
+from comastre.methods.teacher import below, frozen_copy, state_of
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
-
-_OLD_MODEL = "old_model/"
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class ComformerMethod(QueryMethod):
         self.old_model = None
         if previous is not None:
             assert isinstance(previous, Mask2Former)
-            self.old_model = _frozen_copy(previous)
+            self.old_model = frozen_copy(previous)
         return super().begin(task, previous, init)
 
     def losses(self, model: nn.Module, batch: Batch, points: PointSource) -> dict[str, Tensor]:
@@ -95,17 +93,16 @@ class ComformerMethod(QueryMethod):
     # --- a kill ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        old = {} if self.old_model is None else self.old_model.state_dict()
-        return {f"{_OLD_MODEL}{name}": tensor for name, tensor in old.items()}
+        return state_of(self.old_model)
 
     def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         super().restore(task, model, state)
         assert isinstance(model, Mask2Former)
         self.old_model = None
-        old = {name.removeprefix(_OLD_MODEL): value for name, value in state.items() if name.startswith(_OLD_MODEL)}
+        old = below(state)
         if old:
             device = next(model.parameters()).device
-            self.old_model = _frozen_copy(self.build(model.tasks[:-1])).to(device)
+            self.old_model = frozen_copy(self.build(model.tasks[:-1])).to(device)
             self.old_model.load_state_dict(old)
 
 
@@ -129,8 +126,3 @@ def _feature_distillation(predicted: Prediction, old: Prediction, new_share: flo
     distances = [pod_distance(new, before) for new, before in zip(predicted.features, old.features, strict=True)]
     per_image = torch.stack(distances).mean(0)  # (B,)
     return new_share**0.5 * mean_over(per_image, torch.ones_like(per_image))
-
-
-def _frozen_copy(model: Mask2Former) -> Mask2Former:
-    """A model as its successor's teacher: fixed and in eval mode."""
-    return copy.deepcopy(model).eval().requires_grad_(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ from comastre.losses.unbiased import cross_entropy
 from comastre.methods.optimiser import sgd
 from comastre.methods.perpixel.config import DeepLabConfig
 from comastre.methods.protocol import Method, Setup
+from comastre.methods.teacher import below, frozen_copy, state_of
 from comastre.nets.backbone import Backbone
 from comastre.nets.deeplab import DeepLab, DeepLabOutput, resize
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
-
-_OLD_MODEL = "old_model/"
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class PerPixelMethod(Method):
         else:
             assert isinstance(previous, DeepLab)
             if self.keeps_old_model:
-                self.old_model = _frozen_copy(previous)
+                self.old_model = frozen_copy(previous)
             model = previous
             model.add_task(len(task.new_classes))
             model.to(model.classifiers[0].weight.device)  # type: ignore[arg-type]
@@ -144,25 +142,18 @@ class PerPixelMethod(Method):
     # --- a kill ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        if self.old_model is None:
-            return {}
-        return {f"{_OLD_MODEL}{name}": tensor for name, tensor in self.old_model.state_dict().items()}
+        return state_of(self.old_model)
 
     def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         assert isinstance(model, DeepLab)
         self.task, self.old_model = task, None
-        old = {name.removeprefix(_OLD_MODEL): value for name, value in state.items() if name.startswith(_OLD_MODEL)}
+        old = below(state)
         if old:
-            self.old_model = _frozen_copy(self.build(model.tasks[:-1]))
+            self.old_model = frozen_copy(self.build(model.tasks[:-1]))
             self.old_model.load_state_dict(old)
             self.old_model.to(next(model.parameters()).device)
         if task is not None:
             self.enter(model, task)
-
-
-def _frozen_copy(model: DeepLab) -> DeepLab:
-    """A model as its successor's teacher: fixed and in eval mode."""
-    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def _adopt(model: DeepLab, given: nn.Module) -> None:
