@@ -19,6 +19,7 @@ from comastre.config.settings import load_config
 from comastre.data.dataset import IGNORE
 from comastre.data.targets import Targets
 from comastre.errors import UserError
+from comastre.evaluation.results import Results
 from comastre.losses.points import PointSource
 from comastre.losses.pseudo_labels import entropy
 from comastre.methods.build import build_method, setup_of
@@ -28,6 +29,7 @@ from comastre.nets.prototypes import DeepLabWithPrototypes
 from comastre.nets.twin_convolution import twins_of
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
+from comastre.training.run import run
 
 FIRST = Task(0, (1, 2), (), (3,), (0,))
 SECOND = Task(1, (3,), (1, 2), (), (0,))
@@ -232,3 +234,41 @@ def test_what_does_not_fit_a_method_is_refused_in_a_sentence(monkeypatch: pytest
         UserError, match="the preset voc-15-1 has no values for the method plop: choose one that has, such"
     ):
         load_config("voc-15-1", {"method": "plop"})
+
+
+# --- what a first step may be shared by ------------------------------------------------------------------------------
+
+OTHERWISE: dict[str, Any] = {
+    "distillation": 3.0, "from_background": False, "pod_features": 1.0, "pod_logits": 1.0, "scales": (1,),
+    "thresholds": "public_code", "threshold_floor": 0.5, "matching": 1.0, "attraction": 1.0, "repulsion": 1.0,
+    "sparsity": 1.0, "reshapes": "public_code", "similarity": 2.0, "delta": 0.3, "temperature": 1.0, "cube": 1.0,
+    "last_cube": 1.0, "kernels": (2,), "biases": "public_code",
+}  # fmt: skip
+"""Another value of every field that is a method's own."""
+
+
+@pytest.mark.parametrize("name", ["mib", "plop", "sdr", "reminder", "rcil"])
+def test_a_field_counts_for_a_shared_first_step_where_it_changes_one(name: str) -> None:
+    usual, settings = first_step(a_method(name)).state_dict(), a_method(name).setup.settings
+    for field in set(type(settings).model_fields) - {"optimiser", "head"}:
+        found = first_step(a_method(name, **{field: OTHERWISE[field]})).state_dict()
+        changed = any(not torch.equal(found[each], usual[each]) for each in usual)
+        assert settings.shapes_first_step(field, from_init=False) == changed, field
+    for field in ("head.channels", "optimiser.learning_rate"):
+        assert settings.shapes_first_step(field, from_init=False)
+    assert not settings.shapes_first_step("optimiser.later_learning_rate", from_init=False)
+
+
+def test_methods_of_one_section_share_a_first_step(tmp_path: Path) -> None:
+    def train(method: str, **start: Any) -> Results:
+        training = {"iterations": 1, "iterations_per_class": 1, "batch_size": 4, "accelerator": "cpu"}
+        data = {"train_images": 60, "val_images": 2}
+        settings = {"method": method, "training": training, "data": data, "continual": {"setting": "6-4"}}
+        return run(load_config("demo", settings), tmp_path / method, **start)
+
+    first = train("deeplab-finetune").steps[0]
+    assert train("mib", base=tmp_path / "deeplab-finetune").steps[0] == first
+    assert train("plop", base=tmp_path / "mib").steps[0] == first
+    with pytest.raises(UserError, match=r"cannot be the base .* method: mib -> rcil"):
+        train("rcil", base=tmp_path / "mib")
+    assert not (tmp_path / "rcil").exists()

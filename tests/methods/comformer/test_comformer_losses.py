@@ -209,3 +209,12 @@ def test_defaults_are_those_of_the_released_commands() -> None:
     # A section given in part keeps the rest.
     partly = ComformerConfig.model_validate({"mask_decoder": {"layers": 2}})
     assert partly.mask_decoder.softmax_masks
+
+
+def test_what_remembers_an_old_model_does_not_count_for_a_shared_first_step() -> None:
+    section = ComformerConfig()
+    own = [f"pseudo_labels.{name}" for name in type(section.pseudo_labels).model_fields]
+    own += ["distillation.gamma", "weights.distillation", "weights.unbiased_distillation", "weights.pod"]
+    assert not any(section.shapes_first_step(field, from_init=False) for field in own)
+    for field in ("weights.mask_dice", "classification.gamma", "masks.points", "mask_decoder.layers"):
+        assert section.shapes_first_step(field, from_init=False)

@@ -38,6 +38,15 @@ class ComformerWeights(QueryLossWeights):
     """Feature distillation of `plop-mask`, times sqrt(new classes / all classes)."""
 
 
+_REMEMBERS = (
+    "pseudo_labels.",
+    "distillation.",
+    "weights.distillation",
+    "weights.unbiased_distillation",
+    "weights.pod",
+)
+
+
 class ComformerConfig(Mask2FormerConfig):
     """The section `comformer` of a run."""
 
@@ -47,3 +56,7 @@ class ComformerConfig(Mask2FormerConfig):
     pseudo_labels: PseudoLabelConfig = PseudoLabelConfig()
     distillation: QueryDistillationConfig = QueryDistillationConfig()
     weights: ComformerWeights = ComformerWeights()
+
+    def shapes_first_step(self, field: str, from_init: bool) -> bool:
+        """All but what remembers an old model, which a first step has not."""
+        return not field.startswith(_REMEMBERS) and super().shapes_first_step(field, from_init)

@@ -53,6 +53,8 @@ class DeepLabConfig(MethodConfig):
     """Of DeepLabv3 alone, as fine-tuning and joint training have it."""
 
     model_sections: ClassVar[tuple[str, ...]] = ("head",)
+    in_first_step: ClassVar[tuple[str, ...]] = ("head.", "optimiser.")
+    """Beginnings of the fields that a first step reads; the others remember an old model, which it has not."""
 
     optimiser: SgdConfig = SgdConfig()
     head: HeadConfig = HeadConfig()
@@ -60,6 +62,9 @@ class DeepLabConfig(MethodConfig):
     @classmethod
     def for_size(cls, size: str) -> Mapping[str, Any]:
         return SIZES.get(size, {})
+
+    def shapes_first_step(self, field: str, from_init: bool) -> bool:
+        return field.startswith(self.in_first_step) and super().shapes_first_step(field, from_init)
 
 
 class MibConfig(DeepLabConfig):
@@ -83,6 +88,9 @@ class PlopConfig(DeepLabConfig):
 
 
 class SdrConfig(DeepLabConfig):
+    # Features become sparse, and prototypes are gathered, from the first step on.
+    in_first_step: ClassVar[tuple[str, ...]] = (*DeepLabConfig.in_first_step, "sparsity", "reshapes")
+
     # The rates go with batches of 8.
     optimiser: SgdConfig = SgdConfig(learning_rate=0.001, later_learning_rate=0.0001)
     distillation: Weight = 100.0
