@@ -302,6 +302,20 @@ def test_killed_after_the_model_was_written_the_same_command_shows_its_scores(ti
     assert "move it back there, or train it again with --fresh" in refused(tiny_bundle, data, out, settings=settings)
 
 
+def test_killed_between_training_and_writing_the_model_it_is_the_learned_one(tiny_bundle, data, tmp_path, monkeypatch):
+    straight = teach(tiny_bundle, data, tmp_path / "straight", settings=QUICK)
+    for moment in ("learn.finish", "outcome.store.save"):
+        out = tmp_path / moment
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(f"comastre.learning.{moment}", interrupt)
+            teach(tiny_bundle, data, out, settings=QUICK)
+        assert not out.exists()
+        again = teach(tiny_bundle, data, out, settings=QUICK)
+        assert (again.scores, again.classes.names) == (straight.scores, straight.classes.names)
+        expected = (tmp_path / "straight" / "model.safetensors").read_bytes()
+        assert (out / "model.safetensors").read_bytes() == expected
+
+
 def interrupt(*_args, **_options):
     raise KeyboardInterrupt
 

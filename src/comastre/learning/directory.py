@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,10 @@ def set_up(
 
 def start_of(work: Path) -> Start | None:
     """The old model with its scores, as a run in `work` starts from it; None where a new model learns."""
-    return Start(old_bundle(work), Results.load(work / RESULTS)) if old_bundle(work).exists() else None
+    if not old_bundle(work).exists():
+        return None
+    results = Results.load(work / RESULTS)
+    return Start(old_bundle(work), replace(results, steps=results.steps[:1]))  # later ones are the lesson's
 
 
 def first_results(config: RunConfig, lesson: Lesson, before: StepResult) -> Results:

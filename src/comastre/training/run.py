@@ -55,7 +55,9 @@ def run(
     # Everything that can be wrong with settings and data is found before anything is written or moved.
     refuse_unfit(out, config, fresh)
     prepared = None
-    if fresh or not finished_results(out, parts):
+    if not fresh and finished_results(out, parts):
+        start = None  # adopted now, it would lie over what was learned from it
+    else:
         prepared = prepare(config, parts)
         if not fresh and has_checkpoint(out):
             start = None
