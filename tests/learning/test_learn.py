@@ -316,6 +316,20 @@ def test_killed_between_training_and_writing_the_model_it_is_the_learned_one(tin
         assert (out / "model.safetensors").read_bytes() == expected
 
 
+def test_a_damaged_copy_of_the_old_model_comes_back_from_the_checkpoint(tiny_bundle, data, tmp_path, monkeypatch):
+    straight, out = tmp_path / "straight", tmp_path / "new"
+    teach(tiny_bundle, data, straight, settings=QUICK)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("comastre.training.run._learn", interrupt)  # its start is in the checkpoint by then
+        teach(tiny_bundle, data, out, settings=QUICK)
+    weights = tmp_path / "new.training" / "steps" / "00" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    teach(tiny_bundle, data, out, settings=QUICK)
+    assert (out / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
 def interrupt(*_args, **_options):
     raise KeyboardInterrupt
 

@@ -124,8 +124,9 @@ class Lesson:
         return keep_scores(result, frozenset(), self.roles)
 
     def save(self, learned: LearnedStep, folder: Path, results: Results) -> None:
-        """The bundle of the grown model; its lineage is the old one's and this step."""
-        table = self.table(results.steps[learned.task.step])
+        """The bundle of the grown model, whose lineage is the old one's and this step; or the old one's copy again."""
+        old = self.known if learned.task.step < self.step else None
+        table = old or self.table(results.steps[learned.task.step])
         store.save(Bundle(learned.model, table, describe(learned.config)), folder, overwrite=True)
 
     def table(self, result: StepResult) -> ClassTable:
