@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from comastre.errors import UserError
 from comastre.evaluation import image_progress
 from comastre.evaluation.image_progress import ImageProgress
 from comastre.files import write_whole
+from comastre.prediction.earlier import left_to_do, made_by
 from comastre.prediction.image_files import ImageFile, find_images
+from comastre.prediction.model import load
 from comastre.prediction.run import check_targets, predict_files
 
 
@@ -244,6 +247,38 @@ def test_killed_it_goes_on_where_it_stopped(
     os.utime(tmp_path / "images" / "2.png", (later, later))
     assert predict(*command) == 1
     assert "2.labels.png and 2 more results would be replaced" in capsys.readouterr().err
+
+
+def test_a_changed_list_of_segments_is_never_taken_for_a_finished_result(
+    tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, out = write(tmp_path / "a.png"), tmp_path / "out"
+    assert predict(tiny_bundle, image, "--out", out) == 0
+    segments = out / "a.segments.json"
+    whole = segments.read_bytes()
+    model, luck = load(tiny_bundle), random.Random(0)
+    maker = made_by(model.bundle, {"view": model.view.model_dump(mode="json")})
+    for _ in range(200):  # any bit, wherever it is
+        damaged = bytearray(whole)
+        damaged[luck.randrange(len(damaged))] ^= 1 << luck.randrange(8)
+        segments.write_bytes(bytes(damaged))
+        assert left_of(image, out, maker) is None
+    segments.write_bytes(whole)
+    assert left_of(image, out, maker) == 0
+    segments.write_bytes(whole.replace(b'"width": ', b'"width": 1'))
+    capsys.readouterr()
+    assert predict(tiny_bundle, image, "--out", out) == 1
+    assert "a.labels.png and 2 more results would be replaced" in capsys.readouterr().err
+    assert predict(tiny_bundle, image, "--out", out, "--overwrite") == 0
+    assert segments.read_bytes() == whole
+
+
+def left_of(image: Path, out: Path, maker: str) -> int | None:
+    """How many images are left to do; None where a result is somebody else's."""
+    try:
+        return len(left_to_do(find_images([image]), out, maker, overwrite=False))
+    except UserError:
+        return None
 
 
 def test_a_full_disk_leaves_no_label_map_without_its_overlay(

@@ -1,7 +1,8 @@
 """Results that an earlier start of the same command left: finished ones are kept, half ones are made again.
 
-A result says in its list of segments what made it, and that file is written first, the label map last. So a label map
-is never without its overlay, and whatever a kill or a full disk left half done is known to be ours.
+A result's list of segments is signed by what made it, and that file is written first, the label map last. So a label
+map is never without its overlay, whatever a kill or a full disk left half done is known to be ours, and a list that was
+changed since is not.
 """
 
 from __future__ import annotations
@@ -19,10 +20,7 @@ from comastre.bundle.store import Bundle
 from comastre.documents import read_json
 from comastre.errors import UserError
 from comastre.prediction.image_files import ImageFile
-from comastre.prediction.result import result_files
-
-MADE_BY = "made_by"
-"""The field of a list of segments that says what made it."""
+from comastre.prediction.result import MADE_BY, result_files, signature
 
 
 def made_by(bundle: Bundle, settings: Mapping[str, Any]) -> str:
@@ -63,7 +61,7 @@ def _is_ours(image: ImageFile, segments: Path, maker: str) -> bool:
         content = read_json(segments)
         return (
             isinstance(content, dict)
-            and content.get(MADE_BY) == maker
+            and content.get(MADE_BY) == signature(content, maker)
             and content.get("image") == str(image.path)
             and image.path.stat().st_mtime <= segments.stat().st_mtime
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 LABELS, OVERLAY, SEGMENTS = ".labels.png", ".overlay.jpg", ".segments.json"
 SUFFIXES = (LABELS, OVERLAY, SEGMENTS)
+MADE_BY = "made_by"
+"""The field of a list of segments that signs it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +114,11 @@ class Prediction:
         more = f" and {len(self.segments) - 8} more" if len(self.segments) > 8 else ""
         return f"Prediction of {self.file or 'an image'} ({width} x {height}): {found}{more}"
 
-    def save(self, path: str | Path, *, overwrite: bool = False, **notes: str) -> tuple[Path, Path, Path]:
+    def save(self, path: str | Path, *, overwrite: bool = False, maker: str = "") -> tuple[Path, Path, Path]:
         """Write PATH.labels.png (values are labels), PATH.overlay.jpg and PATH.segments.json; gives their paths.
 
-        `notes` are kept in the last of them. It is written first and the label map last, so that a label map means that
-        the whole result is there.
+        The last is signed by `maker`, a name for all that decides a result. It is written first and the label map last,
+        so that a label map means that the whole result is there.
 
         >>> [file.name for file in model.predict("photo.png").save("results/photo")]
         ['photo.labels.png', 'photo.overlay.jpg', 'photo.segments.json']
@@ -122,8 +127,9 @@ class Prediction:
         existing = [file for file in files if file.exists()]
         if existing and not overwrite:
             raise UserError(f"{existing[0]} is already there: choose another name, or ask to overwrite it")
+        document = self.as_json()
         contents = {
-            segments: json_bytes({**self.as_json(), **notes}),
+            segments: json_bytes({**document, MADE_BY: signature(document, maker)} if maker else document),
             overlay: _encoded(self.plot(), "JPEG", quality=92, subsampling=0),
             labels: _encoded(label_picture(self.label_map, self.classes.colours), "PNG"),
         }
@@ -175,6 +181,12 @@ class Prediction:
             class_id=np.array([each.label for each in self.segments], dtype=int),
             data={"class_name": np.array([each.name for each in self.segments], dtype=str)},
         )
+
+
+def signature(document: Mapping[str, Any], maker: str) -> str:
+    """A short name for a list of segments and what made it: a changed character of either gives another."""
+    content = {name: value for name, value in document.items() if name != MADE_BY}
+    return hashlib.sha256(f"{maker}\n{json.dumps(content, sort_keys=True)}".encode()).hexdigest()[:16]
 
 
 def result_files(path: Path) -> tuple[Path, Path, Path]:

@@ -81,7 +81,7 @@ def predict_files(
         for batch in batches(waiting, batch_size, view, outcome):
             for image, prediction in segmented(model, batch, view, outcome):
                 left_to_do([image], out, maker, overwrite)  # another command may have written there meanwhile
-                outcome.written.append(prediction.save(out / image.name, overwrite=True, made_by=maker)[0])
+                outcome.written.append(prediction.save(out / image.name, overwrite=True, maker=maker)[0])
                 outcome.images_with.update({each.name for each in prediction.segments})
                 outcome.empty += not prediction.segments
             progress.advance(len(outcome.written) + len(outcome.failed) - progress.done)
