@@ -66,27 +66,18 @@ class Plop(PerPixelMethod):
         return {"cross_entropy": pseudo_cross_entropy(seen, found)} | pod_terms(seen, self.settings)
 
     def weights(self) -> dict[str, float]:
-        return {"cross_entropy": 1.0} | pod_weights(self.settings)
+        settings = self.settings
+        return {"cross_entropy": 1.0, "pod_features": settings.pod_features, "pod_logits": settings.pod_logits}
 
     def state(self) -> dict[str, Tensor]:
-        return super().state() | thresholds_state(self.thresholds)
+        return super().state() | ({} if self.thresholds is None else {_THRESHOLDS: self.thresholds})
 
     def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         super().restore(task, model, state)
-        self.thresholds = thresholds_of(state)
+        self.thresholds = state.get(_THRESHOLDS)
 
 
 # --- pseudo-labels ---------------------------------------------------------------------------------------------------
-
-
-def thresholds_state(thresholds: Tensor | None) -> dict[str, Tensor]:
-    """What must survive a kill."""
-    return {} if thresholds is None else {_THRESHOLDS: thresholds}
-
-
-def thresholds_of(state: Mapping[str, Tensor]) -> Tensor | None:
-    """What has survived."""
-    return state.get(_THRESHOLDS)
 
 
 @torch.no_grad()
@@ -149,8 +140,3 @@ def pod_terms(seen: Seen, settings: PlopConfig) -> dict[str, Tensor]:
     if settings.pod_logits > 0:
         terms["pod_logits"] = factor * distance(fold_logits(new.logits, seen.num_old), old.logits)
     return terms
-
-
-def pod_weights(settings: PlopConfig) -> dict[str, float]:
-    """Weights of what `pod_terms` gives."""
-    return {"pod_features": settings.pod_features, "pod_logits": settings.pod_logits}

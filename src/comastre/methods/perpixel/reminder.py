@@ -12,7 +12,7 @@ public code. `delta` is 0, as the method's own option has it; the scripts for AD
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,50 +20,27 @@ from torch import Tensor, nn
 from comastre.distributed import sum_over_processes
 from comastre.losses.similarity import class_similarity, similarity_distillation, upsampled_class_sums
 from comastre.methods.perpixel.config import ReminderConfig
-from comastre.methods.perpixel.method import PerPixelMethod, Seen
-from comastre.methods.perpixel.plop import (
-    find_thresholds,
-    pod_terms,
-    pod_weights,
-    pseudo_cross_entropy,
-    relabel,
-    thresholds_of,
-    thresholds_state,
-)
+from comastre.methods.perpixel.method import Seen
+from comastre.methods.perpixel.plop import Plop
 from comastre.methods.protocol import Batches, Setup
 from comastre.nets.backbone import Backbone
 from comastre.nets.deeplab import DeepLab
 from comastre.nets.precision import upcast
 from comastre.nets.prototypes import DeepLabWithPrototypes
-from comastre.stream.scenario import Task
 
 
-class Reminder(PerPixelMethod):
+class Reminder(Plop):
     """PLOP's losses and distillation by similarity."""
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        assert isinstance(setup.settings, ReminderConfig)
-        self.settings = setup.settings
-        self.thresholds: Tensor | None = None
+    settings: ReminderConfig
 
     def new_model(self, setup: Setup, tasks: Sequence[int]) -> DeepLabWithPrototypes:
         backbone = Backbone(setup.backbone, self.head.output_stride)
         return DeepLabWithPrototypes(backbone, self.head.channels, self.head.rates, tasks, self.head.channels)
 
-    def start_new_classes(self, model: DeepLab) -> None:
-        model.start_from_background()
-
-    def before_training(self, model: nn.Module, batches: Batches) -> None:
-        if self.old_model is not None:
-            assert isinstance(model, DeepLab)
-            num_classes = 1 + sum(model.tasks)
-            self.thresholds = find_thresholds(self.old_model, batches, num_classes, self.settings)
-
     def later_terms(self, model: DeepLab, seen: Seen) -> dict[str, Tensor]:
         assert isinstance(model, DeepLabWithPrototypes)
-        found = relabel(seen, self.thresholds, self.settings)
-        terms = {"cross_entropy": pseudo_cross_entropy(seen, found)} | pod_terms(seen, self.settings)
+        terms = super().later_terms(model, seen)
         if self.settings.similarity > 0:
             sums, counts = _batch_sums(seen.output.head.detach(), seen.labels, seen.num_classes)
             means = sums[seen.num_old :] / counts[seen.num_old :].clamp(min=1)[:, None]
@@ -91,14 +68,7 @@ class Reminder(PerPixelMethod):
         model.prototypes.counts[first:] = batches_with[first:]
 
     def weights(self) -> dict[str, float]:
-        return {"cross_entropy": 1.0, "similarity": self.settings.similarity} | pod_weights(self.settings)
-
-    def state(self) -> dict[str, Tensor]:
-        return super().state() | thresholds_state(self.thresholds)
-
-    def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        super().restore(task, model, state)
-        self.thresholds = thresholds_of(state)
+        return super().weights() | {"similarity": self.settings.similarity}
 
 
 def _batch_sums(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
