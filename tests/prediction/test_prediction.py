@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 
 import comastre
 from comastre.class_table import class_table
 from comastre.errors import UserError
-from comastre.prediction.pictures import OKABE_ITO, distinct_colours, draw_overlay, label_picture
+from comastre.prediction.pictures import OKABE_ITO, _grown, distinct_colours, draw_overlay, label_picture
 from comastre.prediction.result import Prediction
 from comastre.segmentation import ProposedMasks, Segment, Segmentation
 
@@ -174,6 +174,15 @@ def test_any_size_can_be_drawn(size: tuple[int, int]) -> None:
     numbers[0, 0] = 1
     picture = draw_overlay(np.zeros((*size, 3), np.uint8), numbers, [("disk", 1, 0.9)])
     assert max(picture.size) >= 100
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 30), (31, 24)])
+@pytest.mark.parametrize("radius", [1, 2, 5])
+def test_a_mask_grows_as_pils_largest_of_a_square(size: tuple[int, int], radius: int) -> None:
+    mask = np.random.default_rng(radius).random(size) < 0.03
+    mask[0, -1] = True
+    largest = Image.fromarray(mask).convert("L").filter(ImageFilter.MaxFilter(2 * radius - 1))
+    assert np.array_equal(_grown(mask, radius), np.asarray(largest) > 0)
 
 
 def test_a_legend_makes_room_for_every_segment_and_for_long_names() -> None:

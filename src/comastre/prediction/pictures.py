@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 from comastre.class_table import Colour
 
@@ -115,9 +117,14 @@ def _edges(numbers: np.ndarray) -> np.ndarray:
 
 def _grown(mask: np.ndarray, radius: int) -> np.ndarray:
     """The mask with everything less than `radius` pixels from it."""
-    if radius < 2:
-        return mask
-    return np.asarray(Image.fromarray(mask).convert("L").filter(ImageFilter.MaxFilter(2 * radius - 1))) > 0
+    for axes in ((0, 1), (1, 0)):  # a square is grown along one axis, then along the other
+        along = mask.transpose(axes)
+        grown = along.copy()
+        for shift in range(1, min(radius, len(along))):
+            grown[shift:] |= along[:-shift]
+            grown[:-shift] |= along[shift:]
+        mask = grown.transpose(axes)
+    return mask
 
 
 def _draw_number(
@@ -210,6 +217,6 @@ def _shortened(name: str) -> str:
 @lru_cache(maxsize=4)
 def _font(size: int) -> ImageFont.FreeTypeFont:
     """The font that comes with matplotlib: the same on every machine, with more alphabets than PIL's own."""
-    import matplotlib
-
-    return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", size)
+    found = find_spec("matplotlib")  # importing it takes longer than drawing a picture
+    assert found is not None and found.origin is not None
+    return ImageFont.truetype(str(Path(found.origin).with_name("mpl-data") / "fonts/ttf/DejaVuSans.ttf"), size)
