@@ -57,7 +57,10 @@ def matched_mask_losses(
     `candidates` (B, C, 2) and `uniform` (B, U, 2) are drawn by the caller in the numbers of `PointCounts.of(config)`
     and serve all layers; the most uncertain ones are chosen for every mask at every layer.
     """
-    logits = of_matched([layer.mask_logits for layer in layers], assignment)  # (B, K * G, h, w)
+    # All layers of an image side by side, so that each step that follows is one call.
+    logits = torch.cat(
+        [layer.mask_logits_of(query) for layer, query in zip(layers, assignment.query, strict=True)], dim=1
+    )  # (B, K * G, h, w)
     points = uncertain_points(logits, candidates, uniform, PointCounts.of(config).important)  # (B, K * G, P, 2)
     at_points = sample_each(logits, points)  # (B, K * G, P)
     truth = truth_at(points, targets, assignment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from comastre.config.sections import MatchingConfig
 from comastre.data.targets import Targets
 from comastre.errors import UserError
 from comastre.losses.points import sample_at
+from comastre.nets.mask_features import SampledFeatures
 from comastre.nets.outputs import Proposals, QueryMasks
 from comastre.nets.precision import upcast
 
@@ -36,6 +37,18 @@ def pairwise_dice(probabilities: Tensor, targets: Tensor) -> Tensor:
     return 1 - (2 * overlap + 1) / (areas + 1)
 
 
+def logits_at(layers: Sequence[QueryMasks], points: Tensor) -> Iterator[Tensor]:
+    """Mask logits (B, N, P), in full precision, of each layer in turn at points (B, P, 2) of the image."""
+    sampled: SampledFeatures | None = None
+    for layer in layers:
+        if isinstance(layer.masks, Tensor):
+            yield sample_at(layer.masks, points)
+            continue
+        if sampled is None or sampled.features is not layer.masks.features:  # all layers of a model share one
+            sampled = layer.masks.features.sampled(points)
+        yield sampled.logits(layer.masks.kernels)
+
+
 @torch.no_grad()
 def matching_costs(layers: Sequence[Proposals], targets: Targets, points: Tensor, config: MatchingConfig) -> Tensor:
     """Cost (K, B, N, G) of each pair of query and mask at K layers, on points (B, P, 2) shared by all masks."""
@@ -53,8 +66,7 @@ def mask_costs(layers: Sequence[QueryMasks], targets: Targets, points: Tensor, b
     # Matrix products would fall to half precision under autocast, too coarse to rank near-duplicate proposals.
     with torch.autocast(points.device.type, enabled=False):
         truth = sample_at(targets.masks, points)  # (B, G, P)
-        for layer in layers:
-            logits = sample_at(layer.mask_logits, points)  # (B, N, P)
+        for logits in logits_at(layers, points):  # (B, N, P)
             at_points = truth.to(logits.dtype)
             costs.append(bce * pairwise_bce(logits, at_points) + dice * pairwise_dice(logits.sigmoid(), at_points))
     return torch.stack(costs)
@@ -86,7 +98,8 @@ def softmax_mask_costs(layers: Sequence[QueryMasks], class_scores: Tensor, targe
 @torch.no_grad()
 def on_labelled(proposals: Proposals, targets: Targets, points: Tensor) -> Tensor:
     """Which masks (B, N) lie on ground truth by more than half of their area, on points (B, P, 2) of the image."""
-    inside = sample_at(proposals.mask_logits, points) > 0  # (B, N, P)
+    (logits,) = logits_at([proposals], points)
+    inside = logits > 0  # (B, N, P)
     labelled = (sample_at(targets.masks, points) > 0.5).any(dim=1)  # (B, P)
     # Counts, which are exact under autocast, too.
     return 2 * (inside & labelled[:, None]).sum(-1) > inside.sum(-1)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from comastre.config.sections import MaskDecoderConfig
 from comastre.nets.attention import FeedForward, MultiHeadAttention, initialise_xavier, open_pixels
+from comastre.nets.mask_features import MaskFeatures, MaskProducts
 from comastre.nets.outputs import PixelEmbeddings, Proposals, QueryMasks
 from comastre.nets.positions import sine_positions
 
@@ -78,39 +79,32 @@ class QueryDecoder(nn.Module):
             value + sine_positions(size, self.dim, value.device, padding).to(value.dtype)
             for value, size, padding in zip(values, sizes, pixels.padding, strict=True)
         ]
-        # Resizing is linear, so a mask that only guides attention is computed at the level's own size.
-        small_features = (
-            None
-            if every_layer
-            else [
-                F.interpolate(pixels.mask_features, size=size, mode="bilinear", align_corners=False) for size in sizes
-            ]
-        )
+        with torch.no_grad():  # a mask that only guides attention is computed at the level's own size
+            guides = [pixels.finest.resized(size) for size in sizes]
 
-        batch = pixels.mask_features.shape[0]
+        batch = len(values[0])
         queries = self.query_features.weight.expand(batch, -1, -1)
         positions = self.query_positions.weight
         predictions = []
         for index, layer in enumerate(self.layers):
             level = index % _LEVELS
             embeddings = self.norm(queries)
-            if small_features is None:
-                predictions.append(self.predict(embeddings, pixels.mask_features))
-                guide = predictions[-1].mask_logits
-            else:
-                guide = self.masks(embeddings, small_features[level])
-            open_mask = open_pixels(guide, sizes[level], pixels.padding[level], self.softmax_masks)
+            kernels = self.mask_head(embeddings)
+            if every_layer:
+                predictions.append(self.predict(embeddings, kernels, pixels.finest))
+            with torch.no_grad():
+                guide = guides[level].masks(kernels)
+                open_mask = open_pixels(guide, sizes[level], pixels.padding[level], self.softmax_masks)
             queries = layer(queries, positions, keys[level], values[level], open_mask)
-        predictions.append(self.predict(self.norm(queries), pixels.mask_features))
+        embeddings = self.norm(queries)
+        predictions.append(self.predict(embeddings, self.mask_head(embeddings), pixels.finest))
         return tuple(predictions)
 
-    def predict(self, embeddings: Tensor, mask_features: Tensor) -> QueryMasks:
-        """What is said of positional embeddings e (B, N, d)."""
-        return QueryMasks(embeddings, self.masks(embeddings, mask_features))
-
-    def masks(self, embeddings: Tensor, mask_features: Tensor) -> Tensor:
-        """Mask logits (B, N, h, w): MLP(e) . E^4."""
-        return torch.einsum("bnc, bchw -> bnhw", self.mask_head(embeddings), mask_features)
+    def predict(self, embeddings: Tensor, kernels: Tensor, features: MaskFeatures) -> QueryMasks:
+        """What is said of positional embeddings e (B, N, d) with their kernels MLP(e)."""
+        masks = MaskProducts(kernels, features)
+        # A softmax needs the masks of all queries, for the matching and again for the losses.
+        return QueryMasks(embeddings, masks.logits if self.softmax_masks else masks)
 
 
 class MaskDecoder(QueryDecoder):
@@ -123,6 +117,6 @@ class MaskDecoder(QueryDecoder):
     def forward(self, pixels: PixelEmbeddings, every_layer: bool = True) -> tuple[Proposals, ...]:
         """L + 1 predictions, the raw queries' first; only the last one where `every_layer` is false."""
         return tuple(
-            Proposals(layer.embeddings, layer.mask_logits, self.objectness_head(layer.embeddings).squeeze(-1))
+            Proposals(layer.embeddings, layer.masks, self.objectness_head(layer.embeddings).squeeze(-1))
             for layer in super().forward(pixels, every_layer)
         )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from comastre.nets.mask_features import MaskFeatures, MaskProducts
+
 
 @dataclass(frozen=True)
 class PixelEmbeddings:
@@ -13,10 +15,15 @@ class PixelEmbeddings:
 
     levels: tuple[Tensor, Tensor, Tensor]
     """E^1..E^3: (B, d, H/32, W/32), (B, d, H/16, W/16), (B, d, H/8, W/8)."""
-    mask_features: Tensor
-    """E^4: (B, d, H/4, W/4)."""
+    finest: MaskFeatures
+    """E^4, at H/4, W/4."""
     padding: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
     """Per level (B, h, w), true where there is only padding; None where no image is padded."""
+
+    @property
+    def mask_features(self) -> Tensor:
+        """E^4: (B, d, H/4, W/4)."""
+        return self.finest.projected
 
 
 @dataclass(frozen=True)
@@ -25,8 +32,19 @@ class QueryMasks:
 
     embeddings: Tensor
     """Positional embeddings e: (B, N, d)."""
-    mask_logits: Tensor
-    """(B, N, H/4, W/4)."""
+    masks: Tensor | MaskProducts
+    """Mask logits (B, N, H/4, W/4), or what they are computed from."""
+
+    @property
+    def mask_logits(self) -> Tensor:
+        """(B, N, H/4, W/4), of all queries."""
+        return self.masks if isinstance(self.masks, Tensor) else self.masks.logits
+
+    def mask_logits_of(self, query: Tensor) -> Tensor:
+        """(B, M, H/4, W/4), of the queries at indices (B, M) alone."""
+        if isinstance(self.masks, Tensor):
+            return take_queries(self.masks, query)
+        return self.masks.features.masks(take_queries(self.masks.kernels, query))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from comastre.config.sections import PixelDecoderConfig
 from comastre.nets.attention import FeedForward, initialise_xavier
 from comastre.nets.deformable_attention import DeformableAttention
+from comastre.nets.mask_features import MaskFeatures
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions
 from comastre.nets.precision import upcast
@@ -115,8 +116,10 @@ class PixelDecoder(nn.Module):
             part.transpose(1, 2).unflatten(2, shape)
             for part, shape in zip(tokens.split([h * w for h, w in shapes], dim=1), shapes, strict=True)
         )
-        mask_features = self.mask_projection(self._finest(features[0], fine, padding))
-        return PixelEmbeddings((coarse, middle, fine), mask_features, (paddings[0], paddings[1], paddings[2]))
+        assert self.mask_projection.bias is not None
+        weight, bias = self.mask_projection.weight.flatten(1), self.mask_projection.bias
+        finest = MaskFeatures(self._finest(features[0], fine, padding), weight, bias)
+        return PixelEmbeddings((coarse, middle, fine), finest, (paddings[0], paddings[1], paddings[2]))
 
     def _finest(self, feature: Tensor, fine: Tensor, padding: Tensor | None) -> Tensor:
         """The FPN step: the stride 8 level, upsampled, joins the stride 4 feature."""
@@ -158,7 +161,7 @@ def _normalise(norm: nn.GroupNorm, maps: Tensor, padding: Tensor | None) -> Tens
     centred = groups - mean
     variance = (centred.square() * real).sum(dim=(2, 3, 4), keepdim=True) / count
     normalised = (centred * (variance + norm.eps).rsqrt()).flatten(1, 2)
-    return normalised * norm.weight[:, None, None] + norm.bias[:, None, None]
+    return (normalised * norm.weight[:, None, None] + norm.bias[:, None, None]).to(maps.dtype)
 
 
 def _pixel_centres(shape: tuple[int, int], device: torch.device) -> Tensor:

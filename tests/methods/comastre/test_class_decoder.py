@@ -10,6 +10,7 @@ from torch import Tensor
 from comastre.methods.comastre.class_decoder import ClassDecoder
 from comastre.methods.comastre.config import ClassDecoderConfig
 from comastre.nets.attention import MultiHeadAttention
+from comastre.nets.mask_features import MaskFeatures
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions
 
@@ -34,7 +35,8 @@ def make_pixels(batch: int, padded: bool = False) -> PixelEmbeddings:
         for mask in padding:
             mask[0, :, -1] = True  # type: ignore[index]
     mask_features = torch.randn(batch, DIM, 10, 12, generator=generator)
-    return PixelEmbeddings(tuple(levels), mask_features, tuple(padding))  # type: ignore[arg-type]
+    finest = MaskFeatures(mask_features, torch.eye(DIM), torch.zeros(DIM))
+    return PixelEmbeddings(tuple(levels), finest, tuple(padding))  # type: ignore[arg-type]
 
 
 def full_attention(
@@ -131,7 +133,7 @@ def test_level_is_the_stride_that_is_read() -> None:
         for level in range(3):
             changed = list(pixels.levels)
             changed[level] = changed[level] + 1
-            after = decoder(PixelEmbeddings(tuple(changed), pixels.mask_features), embeddings).class_logits  # type: ignore[arg-type]
+            after = decoder(PixelEmbeddings(tuple(changed), pixels.finest), embeddings).class_logits  # type: ignore[arg-type]
             assert torch.equal(before, after) == (level != index)
 
 

@@ -39,6 +39,7 @@ def segment(
     settings = model.config.inference
     stage_one = model.propose(images, padding, every_layer=False)
     proposals = stage_one.final
+    mask_logits = proposals.mask_logits.float()  # (B, N, h, w)
     objectness = proposals.objectness_logits.float().sigmoid()  # (B, N)
 
     # Stage 2 sees confident proposals only: the batch's largest number of them, most confident first.
@@ -48,12 +49,11 @@ def segment(
     class_scores = objectness.new_zeros(*objectness.shape, model.num_classes)
     if most and model.num_classes:
         embeddings = take_queries(proposals.embeddings, chosen)
-        masks = take_queries(proposals.mask_logits, chosen) if model.config.class_decoder.masked_attention else None
+        masks = take_queries(mask_logits, chosen) if model.config.class_decoder.masked_attention else None
         recognised = model.recognise(stage_one.pixels, embeddings, masks).class_logits.float().sigmoid()
         class_scores.scatter_(1, chosen[..., None].expand_as(recognised), recognised)
         class_scores *= confident[..., None]
 
-    mask_logits = proposals.mask_logits.float()
     return [
         merge(
             mask_logits[image],

@@ -194,7 +194,7 @@ def _labelled_classes(step: Step, logits: Tensor, skipped: int) -> tuple[Tensor,
 def _decode(learner: Learner, query: Tensor, first_task: int) -> Recognition:
     """Stage 2 of a model on its own proposals at `query` (B, M)."""
     model, proposals = learner.model, learner.stage_one.final
-    masks = take_queries(proposals.mask_logits, query) if model.config.class_decoder.masked_attention else None
+    masks = proposals.mask_logits_of(query) if model.config.class_decoder.masked_attention else None
     return model.recognise(learner.stage_one.pixels, take_queries(proposals.embeddings, query), masks, first_task)
 
 
@@ -211,14 +211,11 @@ def _decode_with_old(step: Step, old: Learner) -> tuple[Tensor, Tensor]:
         no_rows = step.old_objects.query.new_zeros(len(matched), 0, old.model.num_classes, dtype=torch.float32)
         return no_rows, no_rows
 
-    def rows_of(values: Callable[[Proposals], Tensor]) -> Tensor:
-        new, own = values(step.new.stage_one.final), values(old.stage_one.final)
-        return torch.cat((take_queries(new, matched), take_queries(own, objects)), dim=1)
-
-    embeddings = rows_of(lambda proposals: proposals.embeddings)
-    masks = (
-        rows_of(lambda proposals: proposals.mask_logits) if old.model.config.class_decoder.masked_attention else None
-    )
+    new, own = step.new.stage_one.final, old.stage_one.final
+    embeddings = torch.cat((take_queries(new.embeddings, matched), take_queries(own.embeddings, objects)), dim=1)
+    masks = None
+    if old.model.config.class_decoder.masked_attention:
+        masks = torch.cat((new.mask_logits_of(matched), own.mask_logits_of(objects)), dim=1)
     logits = old.model.recognise(old.stage_one.pixels, embeddings, masks).class_logits
     of_matched, of_objects = logits.split([matched.shape[1], objects.shape[1]], dim=1)
     return of_matched, of_objects
