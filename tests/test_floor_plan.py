@@ -27,6 +27,7 @@ FLOORS = (
         "section",
         "distributed",
         "segmentation",
+        "enlarging",
         "class_table",
     ),
     ("config",),

@@ -186,15 +186,29 @@ class SegmentImages(Protocol):
         ...
 
 
-def mask_probabilities(logits: Tensor, size: Size, frame: Frame | None = None, softmax: bool = False) -> Tensor:
-    """(N, H, W) at `size`: as Mask2Former does, up to the padded input, cut to the image, then to the original size.
+def frames_of(
+    images: Tensor, sizes: Sequence[Size] | None = None, original_sizes: Sequence[Size] | None = None
+) -> list[tuple[Frame, Size]]:
+    """Where each image of a batch (B, 3, H, W) lies, and the size of its result.
 
-    With `softmax` the N masks share each pixel.
+    Without `sizes` an image fills its place, and without `original_sizes` a result has the size of the image there.
     """
+    padded = (images.shape[-2], images.shape[-1])
+    contents = list(sizes or [padded] * len(images))
+    return [(Frame(padded, content), size) for content, size in zip(contents, original_sizes or contents, strict=True)]
+
+
+def enlarge(logits: Tensor, size: Size, frame: Frame | None = None) -> Tensor:
+    """(N, H, W) at `size`: as Mask2Former does, up to the padded input, cut to the image, then to the original size."""
     if frame is not None:
         height, width = frame.content
         logits = _resize(logits, frame.padded)[..., :height, :width]
-    logits = _resize(logits, size)
+    return _resize(logits, size)
+
+
+def mask_probabilities(logits: Tensor, size: Size, frame: Frame | None = None, softmax: bool = False) -> Tensor:
+    """(N, H, W) at `size`; with `softmax` the N masks share each pixel."""
+    logits = enlarge(logits, size, frame)
     return logits.softmax(0) if softmax else logits.sigmoid()
 
 

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.segmentation.deeplabv3 import ASPP  # type: ignore[import-untyped]
 
+from comastre.enlarging import strips
 from comastre.errors import UserError
 from comastre.nets.backbone import Backbone
 from comastre.nets.precision import upcast
 from comastre.nets.stage_taps import tap_stages
-from comastre.segmentation import Segmentation, Size
+from comastre.segmentation import Segmentation, Size, frames_of
 
 
 @dataclass(frozen=True)
@@ -132,14 +133,13 @@ class DeepLab(nn.Module):
         original_sizes: Sequence[Size] | None = None,
     ) -> list[Segmentation]:
         """The class of the largest logit of every pixel, and one segment per class; `sizes` as the protocol says."""
-        padded = tuple(images.shape[-2:])
-        logits = resize(self(images, padding).logits, padded)
-        sizes = [padded] * len(images) if sizes is None else sizes  # type: ignore[list-item]
-        results = sizes if original_sizes is None else original_sizes
+        logits = upcast(self(images, padding).logits)
         found = []
-        for image, (height, width), size in zip(logits, sizes, results, strict=True):
-            probabilities = resize(image[None, :, :height, :width], size)[0].softmax(dim=0)  # (1 + C, H, W)
-            confidence, labels = probabilities.max(dim=0)
+        for image, (frame, size) in zip(logits, frames_of(images, sizes, original_sizes), strict=True):
+            confidence = image.new_empty(size)
+            labels = torch.empty(size, dtype=torch.long, device=image.device)
+            for rows, part in strips(image, size, frame):  # (1 + C, t, W)
+                confidence[rows], labels[rows] = part.softmax(dim=0).max(dim=0)
             found.append(Segmentation.of_labels(labels, confidence))
         return found
 

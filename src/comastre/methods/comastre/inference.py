@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from comastre.methods.comastre.config import InferenceConfig
-from comastre.methods.merge import Merged, merge_masks
+from comastre.methods.large_merge import Contest, merge_contest
+from comastre.methods.merge import Merged
 from comastre.nets.outputs import take_queries
-from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, mask_probabilities
+from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, frames_of
 
 if TYPE_CHECKING:
     from comastre.methods.comastre.segmenter import Segmenter
@@ -33,9 +34,6 @@ def segment(
     `sizes` are the parts of a padded batch that hold pixels; `original_sizes` those of the results where images were
     resized before.
     """
-    batch, _, height, width = images.shape
-    sizes = list(sizes or [(height, width)] * batch)
-    results = list(original_sizes or sizes)
     settings = model.config.inference
     stage_one = model.propose(images, padding, every_layer=False)
     proposals = stage_one.final
@@ -55,15 +53,8 @@ def segment(
         class_scores *= confident[..., None]
 
     return [
-        merge(
-            mask_logits[image],
-            objectness[image],
-            class_scores[image],
-            results[image],
-            settings,
-            Frame((height, width), sizes[image]),
-        )
-        for image in range(batch)
+        merge(mask_logits[image], objectness[image], class_scores[image], size, settings, frame)
+        for image, (frame, size) in enumerate(frames_of(images, sizes, original_sizes))
     ]
 
 
@@ -83,8 +74,8 @@ def merge(
     merged = Merged.nothing(size, mask_logits.device)
     if len(kept) and class_scores.shape[1]:
         probability, class_index = class_scores[kept].max(dim=1)
-        masks = mask_probabilities(mask_logits[kept], size, frame)  # (K, H, W)
-        merged = merge_masks(masks, objectness[kept] * probability, class_index, kept, settings)
+        contest = Contest(mask_logits, kept, objectness[kept] * probability, class_index)
+        merged = merge_contest(contest, size, frame, settings)
     proposals = ProposedMasks(
         objectness, class_scores, settings.alpha, mask_logits, size, settings.mask_threshold, frame
     )

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from comastre.enlarging import strips
+from comastre.methods.large_merge import Contest, merge_contest
 from comastre.methods.mask2former.config import QueryInferenceConfig
-from comastre.methods.merge import Merged, merge_masks
-from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, mask_probabilities
+from comastre.methods.merge import Merged
+from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, frames_of
 
 if TYPE_CHECKING:
     from comastre.methods.mask2former.model import Mask2Former
@@ -29,23 +31,13 @@ def segment(
     `sizes` are the parts of a padded batch that hold pixels; `original_sizes` those of the results where images were
     resized before.
     """
-    batch, _, height, width = images.shape
-    sizes = list(sizes or [(height, width)] * batch)
-    results = list(original_sizes or sizes)
     predicted = model(images, padding, every_layer=False)
     mask_logits = predicted.layers[-1].mask_logits.float()
     class_logits = predicted.class_logits[-1].float()
     softmax = model.config.mask_decoder.softmax_masks
     return [
-        label(
-            mask_logits[image],
-            class_logits[image],
-            results[image],
-            model.config.inference,
-            Frame((height, width), sizes[image]),
-            softmax,
-        )
-        for image in range(batch)
+        label(mask_logits[image], class_logits[image], size, model.config.inference, frame, softmax)
+        for image, (frame, size) in enumerate(frames_of(images, sizes, original_sizes))
     ]
 
 
@@ -74,20 +66,18 @@ def label(
         softmax,
     )
     if settings.style == "semantic":
-        masks = mask_probabilities(mask_logits, size, frame, softmax)  # (N, H, W)
-        scores = torch.einsum("nc, nhw -> chw", of_classes, masks)
-        confidence, winner = scores.max(dim=0)
+        confidence = mask_logits.new_empty(size)
+        winner = torch.empty(size, dtype=torch.long, device=mask_logits.device)
+        for rows, logits in strips(mask_logits, size, frame):
+            masks = logits.softmax(0) if softmax else logits.sigmoid()  # (N, t, W)
+            scores = torch.einsum("nc, nhw -> chw", of_classes, masks)
+            confidence[rows], winner[rows] = scores.max(dim=0)
         dense = Segmentation.of_labels(winner + 1, confidence.clamp(max=1))
         return Segmentation(dense.label_map, dense.segment_map, dense.segments, proposals)
     scores, classes = probabilities.max(dim=-1)
     kept = ((classes < of_classes.shape[1]) & (scores > settings.score)).nonzero().squeeze(1)  # (K,)
     merged = Merged.nothing(size, mask_logits.device)
     if len(kept):
-        # A softmax is over all queries, also those that are nothing; else only the few that are kept are made large.
-        masks = (
-            mask_probabilities(mask_logits, size, frame, softmax=True)[kept]
-            if softmax
-            else mask_probabilities(mask_logits[kept], size, frame)
-        )  # (K, H, W)
-        merged = merge_masks(masks, scores[kept], classes[kept], kept, settings, settings.stuff)
+        contest = Contest(mask_logits, kept, scores[kept], classes[kept], softmax)
+        merged = merge_contest(contest, size, frame, settings, settings.stuff)
     return Segmentation(merged.label_map, merged.segment_map, merged.segments, proposals)
