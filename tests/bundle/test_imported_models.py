@@ -17,11 +17,15 @@ from safetensors.torch import load_file, save_file
 from any_values import ANYTHING, few, write_json
 from comastre.bundle import store
 from comastre.bundle.imported import export_model, import_model
+from comastre.bundle.store import Bundle, Description
 from comastre.class_table import class_table
 from comastre.cli.import_model import import_model as command
+from comastre.config.sections import BackboneConfig, OptimiserConfig
 from comastre.config.view import UNWRITTEN, ViewConfig
 from comastre.errors import UserError
+from comastre.methods.mask2former.config import Mask2FormerConfig, QueryInferenceConfig
 from comastre.methods.mask2former.inference import label
+from comastre.methods.mask2former.model import build_model
 from reference_mask2former import NAMES, make_reference
 
 STUFF = ("wall", "sky", "tree")
@@ -85,6 +89,57 @@ def test_a_model_goes_there_and_back(folder: Path, tmp_path: Path) -> None:
         assert torch.equal(back.model.state_dict()[name], tensor), name
     with pytest.raises(UserError, match="is there already"):
         export_model(bundle, exported)
+
+
+def test_other_backbones_go_there_as_those_of_timm(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    backbone = BackboneConfig(name="test_resnet", weights="none")
+    settings = Mask2FormerConfig.model_validate(Mask2FormerConfig.for_size("tiny"))
+    model = build_model(settings, backbone, [2]).eval()
+    description = Description("mask2former", "tiny", backbone, settings)
+    exported = export_model(Bundle(model, class_table(("wall", "sky"), [2]), description), tmp_path / "theirs")
+    theirs = transformers.Mask2FormerForUniversalSegmentation.from_pretrained(exported).eval()
+    images = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected, ours = theirs(model.backbone.normalise(images, None)), model(images)
+    torch.testing.assert_close(ours.layers[-1].mask_logits, expected.masks_queries_logits, atol=1e-4, rtol=0)
+    torch.testing.assert_close(ours.class_logits[-1], expected.class_queries_logits, atol=1e-4, rtol=0)
+    back = import_model(exported).model.state_dict()
+    assert all(torch.equal(back[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_model_of_ours_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
+    public = import_model(folder)
+    assert public.description.size == "r50" and public.classes.background == "void"
+    # As detectron2 trained them: a lesson of a few images must not move the statistics.
+    assert public.description.backbone.holds_batch_norm(step=1)
+    settings = public.description.settings.model_copy(
+        update={
+            "inference": QueryInferenceConfig(score=0.3, merge="strict"),
+            "optimiser": OptimiserConfig(learning_rate=2e-3, clip=1.0),
+        }
+    )
+    description = replace(
+        public.description,
+        size="tiny",
+        settings=settings,
+        training={"data": {"crop": 64}},
+        backbone=public.description.backbone.model_copy(update={"freeze_batch_norm": "later", "frozen_stride": 4}),
+    )
+    table = class_table(NAMES, [5], background="background")
+    ours = replace(public, description=description, classes=table)
+    exported = export_model(ours, tmp_path / "theirs")
+    back = import_model(exported)
+    assert back.description == replace(store.portable(ours), view=back.description.view)
+    assert back.classes.background == "background"
+    assert import_model(exported, "semantic").description.settings.inference.style == "semantic"  # type: ignore[attr-defined]
+    for wrong in ({"settings": {"optimiser": {"clip": -1}}}, {"backbone": {"frozen_stride": 3}}):
+        config = json.loads((exported / "config.json").read_text())
+        (exported / "config.json").write_text(json.dumps(config | {"comastre": wrong}))
+        with pytest.raises(UserError, match=r"(clip|frozen_stride) is .* but"):
+            import_model(exported)
+    (exported / "config.json").write_text(json.dumps(config | {"comastre": {"size": "huge", "settings": 3}}))
+    assert import_model(exported).description.size == "r50"
 
 
 def test_classes_of_several_steps_are_one_classifier_there(folder: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from comastre.bundle.checkpoint import CONFIG, PROCESSOR, Checkpoint, read_checkpoint
 from comastre.bundle.mask2former import POINTS, RESNETS, SWINS, kind_of, load_whole, refuse_misfit, sections_of
 from comastre.bundle.mask2former_names import BackboneKind, to_ours, to_theirs
+from comastre.bundle.own_settings import KEY, read_settings, written_settings
 from comastre.bundle.store import Bundle, Description
 from comastre.bundle.weights import refuse_infinite, refuse_larger
 from comastre.class_table import ClassTable, LineageStep, class_table, name_problem, palette
@@ -38,27 +39,34 @@ def import_model(source: str | Path, head: Head | None = None, stuff: Sequence[s
     """The model of a transformers checkpoint (folder or hub id), with its classes, as it predicts there.
 
     `head` is what it was trained for, by default what the name of the source ends in, else panoptic; `stuff` are
-    classes whose segments are one (panoptic), by default known for COCO's 133 classes alone.
+    classes whose segments are one (panoptic), by default known for COCO's 133 classes alone. A model that comes from
+    here predicts as it did here, unless one of the two says otherwise.
     """
     checkpoint = read_checkpoint(source)
+    own = read_settings(checkpoint)
     names = class_names(checkpoint)
+    chosen = head is not None or stuff is not None
     head = head or _head_of(str(source))
     fused = _stuff(names, head, stuff)
     sections = sections_of(checkpoint)
-    inference = {
+    as_there = {
         "style": "semantic" if head == "semantic" else "panoptic",
         "score": 0.5,
         "merge": "transformers",
         "stuff": fused if head == "panoptic" else (),
     }
+    inference = as_there if chosen else {"inference": as_there, **own.settings}["inference"]
     try:
-        backbone = BackboneConfig.model_validate(sections.pop("backbone") | _normalisation(checkpoint))
-        settings = Mask2FormerConfig.model_validate({**sections, "inference": inference})
+        backbone = BackboneConfig.model_validate(
+            {**own.backbone, **sections.pop("backbone"), **_normalisation(checkpoint)}
+        )
+        settings = Mask2FormerConfig.model_validate({**own.settings, **sections, "inference": inference})
     except ValidationError as error:
         raise UserError(f"{checkpoint.source!r}: {explain(error, METHOD)}; fetch the checkpoint again") from error
     model = _built(checkpoint, settings, backbone, len(names))
-    table = _table(names, frozenset(fused), checkpoint.source)
-    return Bundle(model.eval(), table, Description(METHOD, "r50", backbone, settings, view=_view(checkpoint)))
+    table = _table(names, frozenset(fused), checkpoint.source, own.background)
+    description = Description(METHOD, own.size, backbone, settings, own.training, _view(checkpoint))
+    return Bundle(model.eval(), table, description)
 
 
 def _built(checkpoint: Checkpoint, settings: Mask2FormerConfig, backbone: BackboneConfig, classes: int) -> Mask2Former:
@@ -152,12 +160,12 @@ def _sides(*given: Any) -> list[int]:
     return [side for side in given if type(side) is int and 0 < side <= LARGEST]
 
 
-def _table(names: Sequence[str], stuff: frozenset[int], source: str) -> ClassTable:
+def _table(names: Sequence[str], stuff: frozenset[int], source: str, background: str) -> ClassTable:
     today = datetime.now(UTC).date().isoformat()
     lineage = LineageStep(
         step=0, date=today, data=f"imported from {visible(Path(source).name)}", new_classes=tuple(names)
     )
-    table = class_table(names, [len(names)], palette(len(names) + 1), background="void", lineage=[lineage])
+    table = class_table(names, [len(names)], palette(len(names) + 1), background, [lineage])
     records = [each.model_copy(update={"thing": place not in stuff}) for place, each in enumerate(table.classes)]
     return table.model_copy(update={"classes": tuple(records)})
 
@@ -185,7 +193,7 @@ def export_model(bundle: Bundle, folder: Path) -> Path:
     for field, found in problems.items():
         if found:
             raise UserError(f"the model has {field}, which transformers' Mask2Former does not know: train one without")
-    kind, backbone = _described_backbone(description.backbone.name)
+    kind, backbone = _described_backbone(description.backbone.name, model.backbone.places)
     pixels, queries = settings.pixel_decoder, settings.mask_decoder
     labels = {str(place): name for place, name in enumerate(bundle.classes.names)}
     config = {
@@ -203,6 +211,7 @@ def export_model(bundle: Bundle, folder: Path) -> Path:
         "dim_feedforward": queries.feedforward,
         "id2label": labels,
         "label2id": {name: int(place) for place, name in labels.items()},
+        KEY: written_settings(bundle),
     }
     view = description.view
     sides = {"shortest_edge": view.short_side[0]} if isinstance(view.short_side, tuple) else {}
@@ -225,7 +234,8 @@ def export_model(bundle: Bundle, folder: Path) -> Path:
     return folder
 
 
-def _described_backbone(name: str) -> tuple[BackboneKind, dict[str, Any]]:
+def _described_backbone(name: str, places: Sequence[int]) -> tuple[BackboneKind, dict[str, Any]]:
+    """How transformers writes the backbone down: as its own where it has one of the kind, else as timm's."""
     stages = {"out_features": [f"stage{stage}" for stage in range(1, 5)]}
     for (layer, depths), known in RESNETS.items():
         if name.split(".")[0] == known.split(".")[0]:
@@ -237,6 +247,5 @@ def _described_backbone(name: str) -> tuple[BackboneKind, dict[str, Any]]:
             heads = [width // 32 * 2**stage for stage in range(4)]
             sizes = {"embed_dim": width, "depths": list(depths), "num_heads": heads, "window_size": window}
             return "swin", {"model_type": "swin", **sizes, **stages}
-    raise UserError(
-        f"a model with the backbone {name} has no place in transformers: ResNet 18 to 152 and Swin have one"
-    )
+    wanted = {"out_indices": list(places), "features_only": True}
+    return "timm", {"model_type": "timm_backbone", "backbone": name, "use_pretrained_backbone": False, **wanted}

@@ -19,7 +19,7 @@ def export(model: tyro.conf.Positional[ModelName], /, out: Out, to: Literal["tra
     Args:
         model: Folder of a model bundle, or its id on the hub.
         out: New folder for the result.
-        to: transformers takes models of Mask2Former's kind with a ResNet or Swin backbone.
+        to: transformers takes models of Mask2Former's kind, trained without pixel_decoder.top_down.
     """
     from comastre.bundle import store
     from comastre.bundle.hub import locate

@@ -59,6 +59,11 @@ class Backbone(nn.Module):
         self.frozen_batch_norm = False
         self.enter_step(0)
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Which of the network's features its four maps are."""
+        return self._indices
+
     def train(self, mode: bool = True) -> Backbone:
         super().train(mode)
         if self.frozen_batch_norm:
