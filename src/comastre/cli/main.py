@@ -22,6 +22,7 @@ import tyro
 
 from comastre import __version__
 from comastre.cli.completion import completion
+from comastre.cli.convert import convert
 from comastre.cli.data import DATA_VERBS, data
 from comastre.cli.demo import demo
 from comastre.cli.doctor import doctor
@@ -55,6 +56,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "predict": predict,
     "eval": evaluate,
     "import-model": import_model,
+    "convert": convert,
     "export": export,
     "data": data,
     "report": report,

@@ -41,8 +41,9 @@ class ClassDecoderConfig(Section):
 class InferenceConfig(Section):
     alpha: Share = 0.8
     """Only proposals with objectness above this are recognised."""
-    merge: Literal["mask2former", "strict"] = "mask2former"
-    """Which pixels a segment has kept: all that it wins (Mask2Former), or those inside its own mask alone (ours)."""
+    merge: Literal["mask2former", "strict", "transformers"] = "mask2former"
+    """Which pixels a segment has kept: all that it wins (Mask2Former), those inside its own mask alone (ours), or as
+    transformers counts them."""
     overlap: Share = 0.8
     """A segment must keep this share of its own mask after the merge."""
     mask_threshold: Share = 0.5

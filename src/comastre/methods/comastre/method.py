@@ -58,7 +58,7 @@ class TwoStageMethod(Method):
         if previous is None:
             model = self.first_model(len(task.new_classes), pretrained=init is None)
             if init is not None:
-                _adopt_stage_one(model, init)
+                adopt_stage_one(model, init)
                 if self.loss.distillation.from_init and isinstance(init, Segmenter):
                     self.old_model = frozen_copy(model)
         else:
@@ -164,7 +164,7 @@ def joint(setup: Setup) -> TwoStageMethod:
     return TwoStageMethod(setup, settings_of(setup).loss)
 
 
-def _adopt_stage_one(model: Segmenter, given: nn.Module) -> None:
+def adopt_stage_one(model: Segmenter, given: nn.Module) -> None:
     """Give `model` the stage 1 of `given`, which must be built alike."""
     if not isinstance(given, Segmenter | Mask2Former):
         raise UserError(
