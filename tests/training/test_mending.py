@@ -1,5 +1,6 @@
 """A finished run whose files were lost: the checkpoint gives back what it holds, and the rest is named."""
 
+import random
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tiny_run import TINY, tiny_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
 from comastre.report.gather import read_run
+from comastre.training.mending import finished_results
 from comastre.training.run import run
 
 pytestmark = pytest.mark.timeout(120)
@@ -50,9 +52,31 @@ def test_results_come_back_from_the_checkpoint(out, finished, damage, capsys):
         file.write_text({"cut": whole[: len(whole) // 2], "empty": "", "one digit": digit}[damage])
     results, said = again(out, capsys)
     assert results.as_json() == Results.load(finished / "results.json").as_json()
-    if damage != "one digit":  # a mean of what else is there: nothing that is read depends on it
-        assert file.read_text() == whole
-        assert "results.json was missing or damaged: restored from the checkpoint" in said
+    assert file.read_text() == whole
+    assert "results.json was missing or damaged: restored from the checkpoint" in said
+    assert "1/5" not in said  # nothing was trained
+
+
+def test_any_bit_of_the_results_is_given_back(out, finished):
+    file, whole = out / "results.json", (finished / "results.json").read_bytes()
+    luck = random.Random(0)
+    for _ in range(200):
+        damaged = bytearray(whole)
+        damaged[luck.randrange(len(damaged))] ^= 1 << luck.randrange(8)
+        file.write_bytes(bytes(damaged))
+        assert finished_results(out, TINY) is None
+    file.write_bytes(whole)
+    assert finished_results(out, TINY) is not None
+
+
+def test_damaged_lines_of_the_log_are_left_out_and_named(out, finished, capsys):
+    file, lines = out / "metrics.jsonl", (finished / "metrics.jsonl").read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[:3], lines[3].replace('"step"', '"st,p"'), "}" + lines[4], *lines[5:]]))
+    results, said = again(out, capsys)
+    assert results.as_json() == Results.load(finished / "results.json").as_json()
+    assert file.read_text() == "".join([*lines[:3], *lines[5:]])
+    assert f"{file}: 2 damaged lines are left out" in said
+    assert "damaged" not in again(out, capsys)[1]
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])

@@ -12,7 +12,7 @@ import random
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ VERSION = 3
 KEPT = 2
 _STATE, _CHECKSUM = "comastre", "checksum"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DAMAGED = (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OSError)
+"""What reading a damaged checkpoint raises, by where the damage is."""
 _FILE_NAME = re.compile(r"step-(\d+)-iteration-(\d+)\.safetensors")
 
 
@@ -97,7 +99,7 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     for path in paths:
         try:
             return load(path)
-        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        except _DAMAGED as error:
             aside = path.with_suffix(".damaged")
             path.replace(aside)
             warn(f"{aside} is damaged ({error}): going on from the checkpoint before it")
@@ -132,6 +134,20 @@ def load(path: Path) -> Checkpoint:
         scaler=state["scaler"],
         config=state["config"],
     )
+
+
+def saved_results(folder: Path) -> Any:
+    """What the newest checkpoint's header says of the results, at no cost and not checked: good for a comparison only.
+
+    None where it cannot be read.
+    """
+    for path in _newest_first(folder)[:1]:
+        with (
+            suppress(SafetensorError, ValueError, KeyError, TypeError, OSError),
+            safe_open(path, framework="pt") as file,
+        ):
+            return json.loads(file.metadata()[_STATE])["results"]
+    return None
 
 
 # --- the optimiser as flat tensors -----------------------------------------------------------------------------------

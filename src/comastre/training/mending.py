@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from comastre.config.run_files import CONFIG, RESULTS, step_bundle
+from comastre.config.run_files import CHECKPOINTS, CONFIG, METRICS, RESULTS, step_bundle
+from comastre.documents import read_json
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
+from comastre.training.checkpoint import saved_results
 from comastre.training.directory import has_checkpoint
+from comastre.training.metrics import damaged_lines
 from comastre.training.parts import LearnedStep, Parts
 
 
@@ -21,9 +24,12 @@ def finished_results(out: Path, parts: Parts) -> Results | None:
     if results is None:
         return None
     learned = sum(len(step.new_classes) for step in results.steps)
-    if learned < len(results.class_order) or (has_checkpoint(out) and missing_models(out, results, parts)):
+    if learned < len(results.class_order):
         return None
-    return results
+    mendable = has_checkpoint(out) and (
+        _results_differ(out) or damaged_lines(out / METRICS) > 0 or missing_models(out, results, parts)
+    )
+    return None if mendable else results
 
 
 def missing_models(out: Path, results: Results, parts: Parts) -> list[int]:
@@ -37,7 +43,7 @@ def mend(out: Path, results: Results, learned: LearnedStep | None, parts: Parts,
         return
     written = _readable_results(out)
     # A kill may have come before the checkpoint of a step whose results were written already: these are not lost.
-    if written is None or (len(written.steps) <= len(results.steps) and written.as_json() != results.as_json()):
+    if written is None or (len(written.steps) <= len(results.steps) and _results_differ(out)):
         results.write(out / RESULTS)
         say(f"{out / RESULTS} was missing or damaged: restored from the checkpoint")
     lost = []
@@ -67,6 +73,14 @@ def _readable_results(out: Path) -> Results | None:
         if has_checkpoint(out):
             return None
         raise
+
+
+def _results_differ(out: Path) -> bool:
+    """Whether `results.json` says anything else than the newest checkpoint: one digit would do."""
+    try:
+        return bool(read_json(out / RESULTS) != saved_results(out / CHECKPOINTS))
+    except (OSError, ValueError):
+        return True
 
 
 def _loads(parts: Parts, folder: Path) -> bool:

@@ -24,6 +24,8 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path = out / METRICS
+        self.damaged = damaged_lines(self._path)
+        """Lines that could not be read, and are left out."""
         kept = lines_until(self._path, position)
         write_atomically(self._path, "".join(kept).encode())
         self._file = self._path.open("a", encoding="utf-8")
@@ -60,15 +62,26 @@ class MetricsLog:
 
 def lines_until(path: Path, position: Position) -> list[str]:
     """Whole lines of `metrics.jsonl` up to `position`; a line that a kill cut short is dropped."""
-    if not path.exists():
-        return []
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            entry = parse_json(line)
-            earlier = (entry["step"], entry["iteration"]) <= (position.step, position.iteration)
-        except (ValueError, LookupError, TypeError):  # a line of somebody else
-            continue
-        if line.endswith("\n") and earlier:
-            kept.append(line)
-    return kept
+    whole = [line for line in _lines(path) if line.endswith("\n")]
+    places = [_place(line) for line in whole]
+    last = (position.step, position.iteration)
+    return [line for line, place in zip(whole, places, strict=True) if place is not None and place <= last]
+
+
+def damaged_lines(path: Path) -> int:
+    """Whole lines that cannot be read."""
+    return sum(_place(line) is None for line in _lines(path) if line.endswith("\n"))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
+
+
+def _place(line: str) -> tuple[int, int] | None:
+    """Step and iteration of a line; None of one that is damaged, or of somebody else."""
+    try:
+        entry = parse_json(line)
+        step, iteration = int(entry["step"]), int(entry["iteration"])
+    except (ValueError, LookupError, TypeError):
+        return None
+    return step, iteration

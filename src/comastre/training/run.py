@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 
 from comastre.config.run import RunConfig
-from comastre.config.run_files import RESULTS, step_bundle
+from comastre.config.run_files import METRICS, RESULTS, step_bundle
 from comastre.evaluation.results import Results
 from comastre.stream.scenario import Task
 from comastre.training.checkpoint import Checkpoint, Position, explained_full_disk, restore_optimiser
@@ -97,6 +97,8 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
             if saved is None and position.step > 0:
                 session.save(position, model, results)  # from here on the run can go on without `start`
             if team.rank == 0:
+                if log is not None and log.damaged:
+                    progress.say(f"{out / METRICS}: {log.damaged} damaged lines are left out; nothing else reads them")
                 mend(out, results, _last_learned(position, model, prepared, config, fabric.device), parts, progress.say)
             for task in scenario.tasks[position.step :]:
                 if position.iteration == 0:
