@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comastre.nets.deformable_attention import DeformableAttention, sample_and_sum, sample_grids
+from comastre.nets.deformable_attention import DeformableAttention, _softmax_of_few, sample_and_sum, sample_grids
 
 LEVELS = {
     "usual": [(4, 4), (8, 8), (16, 16)],
@@ -185,7 +185,7 @@ def test_module_reads_reference_plus_offset_in_pixels():
         for projection in (attention.value_projection, attention.output_projection):
             projection.weight.copy_(torch.eye(4))
     source = torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(0))
-    result = attention(source, source, centres([(2, 3)]), [(2, 3)]).view(2, 3, 4)
+    result = attention(source, source, attention.origins(centres([(2, 3)]), [(2, 3)]), [(2, 3)]).view(2, 3, 4)
     expected = torch.zeros(2, 3, 4)
     expected[:, :2] = source.view(2, 3, 4)[:, 1:]
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
@@ -214,8 +214,21 @@ def test_module_is_transformers_module_with_the_same_weights():
         reference_points=points[None, :, None].expand(2, -1, len(shapes), -1),
         spatial_shapes_list=shapes,
     )
-    result = ours(source + positions, source, points, shapes, padding)
+    result = ours(source + positions, source, ours.origins(points, shapes), shapes, padding)
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_softmax_of_short_rows_is_that_of_torch():
+    logits = 30 * torch.randn(2, 5, 4, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[0, 0] += 2000
+    logits[0, 1] -= 2000
+    logits.requires_grad_()
+    ours, theirs = _softmax_of_few(logits), logits.softmax(-1)
+    torch.testing.assert_close(ours, theirs)
+    upstream = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    (of_ours,) = torch.autograd.grad(ours, logits, upstream)
+    (of_theirs,) = torch.autograd.grad(theirs, logits, upstream)
+    torch.testing.assert_close(of_ours, of_theirs)
 
 
 def test_padded_pixels_are_never_read():
@@ -224,27 +237,30 @@ def test_padded_pixels_are_never_read():
     source = torch.randn(1, len(points), 16, generator=torch.Generator().manual_seed(0))
     padding = points[None, :, 0] > 0.6
     changed = torch.where(padding[..., None], 1e3, source)
-    result = attention(source, source, points, shapes, padding)
-    assert torch.equal(result, attention(source, changed, points, shapes, padding))
-    assert not torch.equal(result, attention(source, source, points, shapes, None))
+    origins = attention.origins(points, shapes)
+    result = attention(source, source, origins, shapes, padding)
+    assert torch.equal(result, attention(source, changed, origins, shapes, padding))
+    assert not torch.equal(result, attention(source, source, origins, shapes, None))
 
 
 def test_batch_of_many_is_many_batches_of_one():
     shapes = LEVELS["usual"]
     attention, points = random_attention(shapes), centres(shapes)
+    origins = attention.origins(points, shapes)
     source = torch.randn(3, len(points), 16, generator=torch.Generator().manual_seed(0))
-    together = attention(source, source, points, shapes)
-    apart = torch.cat([attention(image[None], image[None], points, shapes) for image in source])
+    together = attention(source, source, origins, shapes)
+    apart = torch.cat([attention(image[None], image[None], origins, shapes) for image in source])
     torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
 
 
 def test_mixed_precision_trains_near_full_precision():
     shapes = LEVELS["usual"]
     attention, points = random_attention(shapes), centres(shapes)
+    origins = attention.origins(points, shapes)
     source = torch.randn(1, len(points), 16, generator=torch.Generator().manual_seed(0))
-    exact = attention(source, source, points, shapes)
+    exact = attention(source, source, origins, shapes)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = attention(source, source, points, shapes)
+        result = attention(source, source, origins, shapes)
     assert result.dtype == torch.bfloat16
     assert (result.float() - exact).abs().max() < 0.1 * exact.abs().max()
     result.float().square().mean().backward()
@@ -255,8 +271,9 @@ def test_mixed_precision_trains_near_full_precision():
 def test_whole_module_in_another_type(dtype):
     shapes = LEVELS["odd"]
     attention, points = random_attention(shapes), centres(shapes)
+    origins = attention.origins(points, shapes)
     source = torch.randn(1, len(points), 16, generator=torch.Generator().manual_seed(0))
-    exact = attention(source, source, points, shapes)
-    result = attention.to(dtype)(source.to(dtype), source.to(dtype), points, shapes)
+    exact = attention(source, source, origins, shapes)
+    result = attention.to(dtype)(source.to(dtype), source.to(dtype), origins, shapes)
     assert result.dtype == dtype
     assert (result - exact).abs().max() < (0.1 if dtype == torch.bfloat16 else 1e-4) * exact.abs().max()

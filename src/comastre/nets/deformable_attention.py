@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comastre.nets.precision import upcast
 from comastre.nets.row_sampling import sample_rows
 
 Shapes = Sequence[tuple[int, int]]
@@ -81,27 +82,48 @@ class DeformableAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             nn.init.zeros_(projection.bias)
 
+    def origins(self, reference: Tensor, shapes: Shapes) -> tuple[Tensor, Tensor]:
+        """What offsets are added to: x and y (Q, heads * levels * points) in pixels of the level that is read.
+
+        reference (Q, 2) as x, y in [0, 1]. Layers of the same shape share it.
+        """
+        sizes = reference.new_tensor([(width, height) for height, width in shapes])  # (levels, 2)
+        pixels = reference[:, None] * sizes - 0.5  # (Q, levels, 2)
+        x, y = pixels.repeat_interleave(self.points, dim=1).repeat(1, self.heads, 1).unbind(-1)
+        return x.contiguous(), y.contiguous()
+
     def forward(
-        self, queries: Tensor, source: Tensor, reference: Tensor, shapes: Shapes, padding: Tensor | None = None
+        self,
+        queries: Tensor,
+        source: Tensor,
+        origins: tuple[Tensor, Tensor],
+        shapes: Shapes,
+        padding: Tensor | None = None,
     ) -> Tensor:
-        """queries (B, Q, d) with positions added, source (B, S, d), reference (Q, 2) as x, y in [0, 1] -> (B, Q, d).
+        """queries (B, Q, d) with positions added, source (B, S, d) -> (B, Q, d).
 
         padding (B, S) is true where the source is only padding, which reads as zero.
         """
         values = self.value_projection(source)
         if padding is not None:
             values = values.masked_fill(padding[..., None], 0.0)
-        logits = self.attention_weights(queries).unflatten(-1, (self.heads, -1))
-        weights = logits.softmax(dim=-1).unflatten(-1, (self.levels, self.points))
-        # Offsets are in pixels of the sampled level; so is what they are added to.
-        widths = reference.new_tensor([width for _, width in shapes])
-        heights = reference.new_tensor([height for height, _ in shapes])
-        x = self._offsets(queries, 0) + (reference[:, :1] * widths - 0.5)[:, None, :, None]
-        y = self._offsets(queries, 1) + (reference[:, 1:] * heights - 0.5)[:, None, :, None]
+        samples = (self.heads, self.levels, self.points)
+        # One product for all that is read off a query; x and y apart, since what follows is fast on separate planes.
+        offsets, attention = self.sampling_offsets, self.attention_weights
+        weight = torch.cat((offsets.weight[0::2], offsets.weight[1::2], attention.weight))
+        bias = torch.cat((offsets.bias[0::2], offsets.bias[1::2], attention.bias))
+        right, down, logits = F.linear(queries, weight, bias).chunk(3, dim=-1)  # (B, Q, heads * levels * points) each
+        weights = _softmax_of_few(logits.unflatten(-1, (self.heads, -1))).unflatten(-1, samples[1:])
+        x, y = ((offset + origin).unflatten(-1, samples) for offset, origin in zip((right, down), origins, strict=True))
         sampled = _sample_pixels(values.unflatten(-1, (self.heads, -1)), shapes, x, y, weights)
         return self.output_projection(sampled)
 
-    def _offsets(self, queries: Tensor, axis: int) -> Tensor:
-        """(B, Q, heads, levels, points): x (0) or y (1) alone, since what follows is fast on separate planes."""
-        weight, bias = self.sampling_offsets.weight[axis::2], self.sampling_offsets.bias[axis::2]
-        return F.linear(queries, weight, bias).unflatten(-1, (self.heads, self.levels, self.points))
+
+def _softmax_of_few(logits: Tensor) -> Tensor:
+    """Softmax over the last axis, which is short."""
+    if logits.device.type != "cpu":
+        return logits.softmax(dim=-1)
+    # PyTorch's own takes a call per row, which is most of its time where rows are short.
+    logits = upcast(logits)
+    powers = (logits - logits.detach().amax(-1, keepdim=True)).exp()
+    return powers / powers.sum(-1, keepdim=True)

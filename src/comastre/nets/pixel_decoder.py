@@ -33,11 +33,11 @@ class DeformableLayer(nn.Module):
         self,
         tokens: Tensor,
         positions: Tensor,
-        reference: Tensor,
+        origins: tuple[Tensor, Tensor],
         shapes: Sequence[tuple[int, int]],
         padding: Tensor | None,
     ) -> Tensor:
-        attended = self.attention(tokens + positions, tokens, reference, shapes, padding)
+        attended = self.attention(tokens + positions, tokens, origins, shapes, padding)
         return self.feedforward(self.attention_norm(tokens + attended))
 
 
@@ -109,11 +109,14 @@ class PixelDecoder(nn.Module):
         flat_padding = (
             None if padding is None else torch.cat([mask.flatten(1) for mask in paddings if mask is not None], 1)
         )
+        origins: tuple[Tensor, Tensor] | None = None
         for layer in self.layers:
-            tokens = layer(tokens, positions, reference, shapes, flat_padding)
+            assert isinstance(layer, DeformableLayer)
+            origins = origins or layer.attention.origins(reference, shapes)
+            tokens = layer(tokens, positions, origins, shapes, flat_padding)
 
         coarse, middle, fine = (
-            part.transpose(1, 2).unflatten(2, shape)
+            part.unflatten(1, shape).permute(0, 3, 1, 2)
             for part, shape in zip(tokens.split([h * w for h, w in shapes], dim=1), shapes, strict=True)
         )
         assert self.mask_projection.bias is not None

@@ -125,10 +125,10 @@ class _Layout:
         batch, heads = len(x), self.heads
         widths = self.columns([width for _, width in self.shapes], x.dtype)
         heights = self.columns([height for height, _ in self.shapes], x.dtype)
-        right = torch.minimum(x.flatten(2).contiguous(), widths).clamp_(min=-2)
+        right = torch.minimum(x.flatten(2), widths).contiguous().clamp_(min=-2)
         left_column = right.floor()
         right -= left_column
-        down = torch.minimum(y.flatten(2).contiguous(), heights).clamp_(min=-2)
+        down = torch.minimum(y.flatten(2), heights).contiguous().clamp_(min=-2)
         top_row = down.floor()
         down -= top_row
         # Exact in floating point: a level has less than 2 ** 24 pixels. The rest of the row number is added as integer.
