@@ -72,10 +72,9 @@ def iterate(
 ) -> tuple[float, dict[str, Tensor]]:
     """One iteration after `position`: gives the learning rate and the mean of each term."""
     config = session.config.method_settings.optimiser
-    total = session.totals[position.step]
-    rate = set_learning_rate(
-        plain_optimiser, learning_rate_factor(position.iteration, total, config.warmup, config.power)
-    )
+    clock = session.clock(position.step)
+    factor = learning_rate_factor(position.iteration, clock.total, config.warmup, config.power, clock.used(position))
+    rate = set_learning_rate(plain_optimiser, factor)
     with named_when_full(session.config):
         terms = _add_gradients(session, module, batch, position, watch)
         if config.clip:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from comastre.methods.build import build_method, setup_of
 from comastre.methods.protocol import Method
 from comastre.stream.build import build_stream
 from comastre.stream.scenario import Scenario, Task
+from comastre.training.clock import Times
 from comastre.training.memory import refuse_too_large
 
 OBJECT = "object"
@@ -82,6 +83,8 @@ class Parts:
     examples: Callable[[LearnedStep, Path], None] | None = None
     """Keep pictures for the report in the run directory."""
     load: Callable[[Path], Any] = load_model
+    times: Times = field(default_factory=Times)
+    """A time limit, and what the screen says of the time left."""
 
 
 def prepare(config: RunConfig, parts: Parts) -> Prepared:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from comastre.live_line import LiveLine
 from comastre.text import readable_time
+from comastre.training.clock import Times
 
 SECONDS_BETWEEN_LINES = 30.0
 """Of an evaluation, where there is no live bar."""
@@ -25,8 +26,10 @@ class RunProgress:
         console: Console | None = None,
         quiet: bool = False,
         title: str | None = None,
+        times: Times | None = None,
     ) -> None:
         """`iterations` of every step; `quiet` for all processes but the first; `title` in place of a step's number."""
+        self._times = times or Times()
         self._iterations = iterations
         self._title = title
         self._batch_size = batch_size
@@ -91,9 +94,14 @@ class RunProgress:
             self.say(f"{title} {done}/{total} images")
 
     def time_left(self, step: int, iteration: int) -> str:
-        """Time to the end of the last step at the present speed, without evaluations."""
+        """Time to the end of the last step at the present speed, with the scoring after it where that is known."""
+        if self._speed <= 0:
+            return "?"
         remaining = self._iterations[step] - iteration + sum(self._iterations[step + 1 :])
-        return readable_time(remaining * self._batch_size / self._speed) if self._speed > 0 else "?"
+        seconds = remaining * self._batch_size / self._speed
+        if self._times.training is not None:
+            seconds = min(seconds, max(0.0, self._times.training - iteration * self._batch_size / self._speed))
+        return readable_time(seconds + self._times.scoring)
 
     def say(self, message: str) -> None:
         """One plain line."""

@@ -15,6 +15,7 @@ from comastre.config.run_files import METRICS, RESULTS, step_bundle
 from comastre.evaluation.results import Results
 from comastre.stream.scenario import Task
 from comastre.training.checkpoint import Checkpoint, Position, explained_full_disk, restore_optimiser
+from comastre.training.clock import Clock
 from comastre.training.directory import claimed, has_checkpoint, refuse_unfit
 from comastre.training.environment import write_environment
 from comastre.training.finiteness import LossWatch
@@ -81,7 +82,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
     scenario = prepared.scenario
     method = parts.method(config)
     totals = tuple(iterations_of_step(config.training, task.step, len(task.new_classes)) for task in scenario.tasks)
-    progress = RunProgress(totals, config.training.batch_size, quiet=team.rank > 0, title=parts.title)
+    progress = RunProgress(totals, config.training.batch_size, None, team.rank > 0, parts.title, parts.times)
     with explained_full_disk(out), progress:
         saved = load_checkpoint(out, config, team, progress)
         start = adopted_start(out) if saved is None else None
@@ -91,7 +92,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
             StopRequest().listening() as stop,
             MetricsLog(out, position, first_iteration) if team.rank == 0 else nullcontext() as log,
         ):
-            session = Session(fabric, team, config, out, totals, method, progress, stop, log)
+            session = Session(fabric, team, config, out, totals, method, progress, stop, log, parts.times)
             if team.rank == 0:
                 write_environment(out, fabric.device, team.size)
             if saved is None and position.step > 0:
@@ -146,8 +147,8 @@ def _learn(
 ) -> Position:
     """Train one step from `position` to its end."""
     team, config = session.team, session.config.training
-    total = session.totals[task.step]
-    if position.iteration == total:  # killed during evaluation
+    clock = session.clock(task.step)
+    if clock.is_over(position):  # killed during evaluation
         return position
     if position.iteration == 0:
         session.method.before_training(model, one_pass(session, task, parts, prepared))
@@ -161,25 +162,33 @@ def _learn(
     watch = LossWatch()
     batches = parts.batches(prepared.training_set, task, session.config, position.iteration, team.rank, team.size)
     with closing(batches):  # ends the loader's processes
-        for iteration in range(position.iteration, total):
+        for iteration in range(position.iteration, clock.total):
             batch = next(batches)
             if saved is not None:
                 # Only now, because starting the loader's processes draws random numbers too.
                 restore_randomness(session, saved)
                 saved = None
             rate, terms = iterate(session, module, optimiser, plain_optimiser, batch, position, watch)
-            position = Position(task.step, iteration + 1, time.perf_counter() - began)
+            position = Position(task.step, iteration + 1, _agreed(team, clock, time.perf_counter() - began))
+            over = clock.is_over(position)
             session.progress.advance(position.iteration)
-            if position.iteration % config.log_every == 0 or position.iteration == total:
+            if position.iteration % config.log_every == 0 or over:
                 watch.check()
                 session.write_log(position, terms, rate)
             stopped_by = team.largest(session.stop.signal_number)
-            if position.iteration % config.checkpoint_every == 0 or position.iteration == total or stopped_by:
+            if position.iteration % config.checkpoint_every == 0 or over or stopped_by:
                 watch.check()
                 session.save(position, model, results, plain_optimiser)
             if stopped_by:
                 raise Interrupted(session.how_to_continue(position), stopped_by)
+            if over:
+                break
     return position
+
+
+def _agreed(team: Team, clock: Clock, seconds: float) -> float:
+    """The time of the slowest process, where a time limit makes all of them end together."""
+    return seconds if clock.seconds is None else team.largest(round(1000 * seconds)) / 1000
 
 
 def _record_examples(session: Session, parts: Parts, learned: LearnedStep) -> None:

@@ -12,10 +12,13 @@ def iterations_of_step(config: TrainingConfig, step: int, num_new_classes: int) 
     return config.iterations if step == 0 else config.iterations_per_class * num_new_classes
 
 
-def learning_rate_factor(iteration: int, total: int, warmup: int, power: float) -> float:
-    """Share of the base learning rate at `iteration` (0-based): linear warm-up times polynomial decay."""
+def learning_rate_factor(iteration: int, total: int, warmup: int, power: float, by_clock: float = 0.0) -> float:
+    """Share of the base learning rate at `iteration` (0-based): linear warm-up times polynomial decay.
+
+    `by_clock` is the share of the time that is used where there is a limit: the rate follows what is ahead.
+    """
     rise = min(1.0, (iteration + 1) / (warmup + 1))
-    return rise * (1.0 - iteration / total) ** power
+    return rise * (1.0 - max(iteration / total, by_clock)) ** power
 
 
 def remember_rates(optimiser: Optimizer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from comastre.distributed import average_over_processes
 from comastre.evaluation.results import Results
 from comastre.methods.protocol import Method
 from comastre.training.checkpoint import Checkpoint, Position, optimiser_tensors, random_state, save
+from comastre.training.clock import Clock, Times
 from comastre.training.directory import fingerprint
 from comastre.training.launch import Team
 from comastre.training.metrics import MetricsLog
@@ -40,6 +41,11 @@ class Session:
     stop: StopRequest
     log: MetricsLog | None
     """None on all processes but the first."""
+    times: Times = field(default_factory=Times)
+
+    def clock(self, step: int) -> Clock:
+        """When a step ends."""
+        return Clock(self.totals[step], self.times.training)
 
     def overall(self, position: Position) -> int:
         """Iterations of the whole run that are done."""
