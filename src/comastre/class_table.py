@@ -6,7 +6,7 @@ import colorsys
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -55,6 +55,10 @@ class LineageStep(Section):
     new_classes: tuple[str, ...]
     scores: dict[str, float | None] = Field(default_factory=dict)
     """Percentages after the step, such as {'all': 61.2}."""
+    status: Literal["passed", "nothing learned", "refused"] = "passed"
+    """What the gate of `learn` said."""
+    note: str = ""
+    """How much of the old classes was kept, in a few words."""
 
 
 class ClassTable(Section):

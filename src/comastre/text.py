@@ -6,9 +6,12 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+
+Say = Callable[[str], None]
+"""Takes one line, as `say` does."""
 
 
 def say(line: str = "") -> None:

@@ -1,6 +1,7 @@
 """`learn` as a whole on a few images: what it writes, says, refuses, and that it goes on exactly where it stopped."""
 
 import inspect
+import itertools
 import json
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ QUICK = {"training": {"batch_size": 2}, "comastre": {"matching": {"points": 32},
 def teach(model, data, out, said=None, iterations=3, **options):
     settings = options.pop("settings", QUICK)
     lines = said if said is not None else []
+    options.setdefault("keep", 0)  # of a random model three iterations may keep anything
     return comastre.learn(model, data, out=out, iterations=iterations, settings=settings, say=lines.append, **options)
 
 
@@ -41,7 +44,7 @@ def data(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def timed_already(monkeypatch):
     """Timing is a run of its own; the lesson of the fixture, which comes first, is really timed."""
-    monkeypatch.setattr("comastre.learning.learn._seconds_per_iteration", lambda *_: 2.0)
+    monkeypatch.setattr("comastre.learning.beginning.time_iterations", lambda *_: 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +99,9 @@ def test_scores_are_of_labelled_classes_only_and_forgetting_is_reported(lesson):
     shown = {name for name, value in learned.old_after.items() if value is not None}
     assert "disk" in shown and "heart" not in shown and "star" not in shown
     assert {name for name, value in learned.old_before.items() if value is not None} == shown
-    assert "which measures forgetting" in said and "mean of old classes" in said
+    assert "of disk, star, ring: on old data" not in said  # star is scored where the data labels it
+    assert "IoU in % of disk" in said and "on old data (folder)" in said and "held-out images" in said
+    assert "mean of old classes" in said
 
 
 def test_what_was_learned_shows_itself_in_a_few_lines(lesson):
@@ -104,7 +109,7 @@ def test_what_was_learned_shows_itself_in_a_few_lines(lesson):
     first, second, third = repr(learned).splitlines()
     assert first == f"Learned heart: 4 classes in {learned.path}"
     assert second.startswith("IoU in %: ") and "heart" in second
-    assert "old" in third
+    assert third.startswith("kept ") or "old" in third
     assert repr(learned.model).startswith("Model (CoMasTRe, size tiny, ")
     assert repr(learned.model).endswith("4 classes\nstep 1: disk, star\nstep 2: ring\nstep 3: heart")
 
@@ -163,12 +168,11 @@ def count_losses(monkeypatch, stop_at):
     from comastre.methods.comastre.method import TwoStageMethod
 
     calls, began = [], []
-    plain, plain_begin = TwoStageMethod.losses, module._begin
+    plain, plain_begin = TwoStageMethod.losses, module.begin
 
     def begin(*args):
-        config = plain_begin(*args)
+        plain_begin(*args)
         began.append(len(calls))
-        return config
 
     def losses(self, model, batch, points):
         calls.append(batch.iteration)
@@ -177,7 +181,7 @@ def count_losses(monkeypatch, stop_at):
         return plain(self, model, batch, points)
 
     monkeypatch.setattr(TwoStageMethod, "losses", losses)
-    monkeypatch.setattr(module, "_begin", begin)
+    monkeypatch.setattr(module, "begin", begin)
     return calls
 
 
@@ -195,15 +199,37 @@ def test_another_command_does_not_go_on_in_the_same_place(tiny_bundle, data, tmp
     assert learned.path == out and directory.training_folder(out).with_name("new.training.old-1").exists()
 
 
-def test_minutes_decide_the_schedule_once(tiny_bundle, data, tmp_path):
+def test_minutes_decide_the_schedule_once(tiny_bundle, data, tmp_path, monkeypatch):
+    """By a clock that goes on by a second in every iteration, and stands still elsewhere."""
+    ticks = itertools.count(100.0)
+    monkeypatch.setattr("comastre.training.run.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr("comastre.learning.beginning.time", SimpleNamespace(monotonic=lambda: 50.0))
+    monkeypatch.setattr("comastre.learning.learn.time", SimpleNamespace(monotonic=lambda: 48.0))
     said = []
-    learned = teach(tiny_bundle, data, tmp_path / "new", said, iterations=None, minutes=0.15)
+    learned = teach(tiny_bundle, data, tmp_path / "new", said, iterations=None, minutes=0.25)
     text = "\n".join(said)
-    # Nine seconds, of which scoring the one image held out takes one: four iterations of two seconds.
-    assert " 4 iterations of 2 images" in text
-    assert "too few for the 600 iterations" in text and "which need --minutes" in text
-    config = (directory.training_folder(learned.path) / "config.yaml").read_text()
-    assert "iterations_per_class: 4\n" in config
+    # Fifteen seconds, of which two are over, three are for writing, and the old model scored in no time: ten are left,
+    # in which five iterations of two seconds fit, and one more is planned in case that they are faster.
+    assert " 6 iterations of 2 images" in text and "the clock ends the training after 0:10" in text
+    assert "too few for the 600 iterations" in text and "which need --minutes 21" in text
+    work = directory.training_folder(learned.path)
+    assert "iterations_per_class: 6\n" in (work / "config.yaml").read_text()
+    assert json.loads((work / "plan.json").read_text())["times"] == {"training": 10.0, "scoring": 0.0}
+    lines = [json.loads(line) for line in (work / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["iteration"] for line in lines) == 6  # at a second each, all that were planned
+
+
+def test_the_clock_ends_a_lesson_that_is_slower_than_timed(tiny_bundle, data, tmp_path, monkeypatch):
+    ticks = itertools.count(100.0, 4.0)
+    monkeypatch.setattr("comastre.training.run.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr("comastre.learning.beginning.training_seconds", lambda *_: 10.0)
+    learned = teach(tiny_bundle, data, tmp_path / "new", iterations=None, minutes=5)
+    work = directory.training_folder(learned.path)
+    lines = [json.loads(line) for line in (work / "metrics.jsonl").read_text().splitlines()]
+    # Two iterations of four seconds fit into ten; the rate of the second follows the clock, which is at 0.4.
+    last = [line for line in lines if "learning_rate" in line][-1]
+    assert last["iteration"] == 2 and "iterations_per_class: 6\n" in (work / "config.yaml").read_text()
+    assert last["learning_rate"] == pytest.approx(1e-3 * (1 - 0.4) ** 0.9)
 
 
 def test_a_new_model_learns_its_first_step(data, tmp_path):
@@ -283,7 +309,7 @@ def test_killed_before_its_first_checkpoint_it_starts_again(tiny_bundle, data, t
 def test_killed_after_the_model_was_written_the_same_command_shows_its_scores(tiny_bundle, data, tmp_path, monkeypatch):
     out, settings = tmp_path / "new", {**QUICK, "data": {"held_out": 0.5}}
     straight = teach(tiny_bundle, data, tmp_path / "straight", settings=settings)
-    for moment in ("directory.tidy", "messages.outcome"):  # with and without what was for going on
+    for moment in ("directory.tidy", "final_words.changes_table"):  # with and without what was for going on
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(f"comastre.learning.outcome.{moment}", interrupt)
             teach(tiny_bundle, data, out, settings=settings)
@@ -294,7 +320,7 @@ def test_killed_after_the_model_was_written_the_same_command_shows_its_scores(ti
             patch.setattr("comastre.learning.learn.run", interrupt)  # nothing is trained again
             again = teach(tiny_bundle, data, out, said, settings=settings)
         assert (again.scores, again.classes.names) == (straight.scores, straight.classes.names)
-        assert "IoU in % on" in "\n".join(said) and f"the new model is in {out}" in "\n".join(said)
+        assert "IoU in % of star, heart: on" in "\n".join(said) and str(out) in said[-1]
         assert (out / "model.safetensors").read_bytes() == weights
     assert "exists already" in refused(tiny_bundle, data, out, settings=settings, iterations=4)
     # Moved where it is used, it is not trained again by mistake.
@@ -397,8 +423,8 @@ def test_places_that_hold_something_are_refused(tiny_bundle, data, tmp_path):
         ({"settings": {"backbone": {"name": "x"}}}, "--backbone.name cannot be set for a lesson: give another model"),
         ({"settings": {"comastre": {"pixel_decoder": {"dim": 32}}}}, "--comastre.pixel_decoder cannot be set for a"),
         (
-            {"settings": {"method": "finetune"}},
-            "--method finetune cannot be set for a lesson: the model's own is",
+            {"settings": {"method": "joint"}},
+            "--method joint cannot be set for a lesson: the model's own is",
         ),
         ({"settings": {"training": {"batch_size": 0}}}, "batch_size is 0"),
         ({"val": "nowhere"}, "there is no data nowhere"),

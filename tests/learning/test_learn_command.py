@@ -1,6 +1,7 @@
 """The command line of `learn`: every option reaches the function, fields of the configuration too."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,22 +13,30 @@ from comastre.config.overrides import UsageError
 @pytest.fixture
 def calls(monkeypatch):
     found = []
-    monkeypatch.setattr(module, "learn", lambda *args, **options: found.append((args, options)))
+
+    def learn(*args, **options):
+        found.append((args, options))
+        return SimpleNamespace(exit_code=3)
+
+    monkeypatch.setattr(module, "learn", learn)
     return found
 
 
 def test_every_option_arrives(calls):
     arguments = (
-        "learn old --data photos --out new --val v --old-val o --minutes 2.5 --same-class Dog=dog --same-class A=b "
+        "learn old --data photos --out new --val v --old-val o --unlabelled u --keep 95% "
+        "--minutes 2.5 --same-class Dog=dog --same-class A=b "
         "--new-class Cat --only Cat --only cow --backbone-weights w.safetensors --fresh"
     )
-    assert dispatch(arguments.split()) == 0
+    assert dispatch(arguments.split()) == 3  # as the gate says
     ((args, options),) = calls
     assert args == ("old", "photos")
     assert options == {
         "out": Path("new"),
         "val": "v",
         "old_val": "o",
+        "unlabelled": "u",
+        "keep": "95%",
         "minutes": 2.5,
         "iterations": None,
         "same_class": ("Dog=dog", "A=b"),
@@ -36,7 +45,7 @@ def test_every_option_arrives(calls):
         "fresh": True,
         "settings": {"backbone": {"weights": "w.safetensors"}},  # however it is written
     }
-    assert dispatch(arguments.replace("--backbone-weights", "--backbone.weights").split()) == 0
+    assert dispatch(arguments.replace("--backbone-weights", "--backbone.weights").split()) == 3
     assert calls[1] == calls[0]
 
 

@@ -24,7 +24,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_imported_model_learns_a_class(imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comastre.learning.learn._seconds_per_iteration", lambda *_: 2.0)
+    monkeypatch.setattr("comastre.learning.beginning.time_iterations", lambda *_: 2.0)
     data = small.write_folder(tmp_path / "data", small.samples_with(("heart",), 6), ("heart",))
     said: list[str] = []
     learned = comastre.learn(imported, data, out=tmp_path / "new", iterations=2, settings=QUICK, say=said.append)

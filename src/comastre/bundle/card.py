@@ -45,7 +45,14 @@ def _lineage(steps: tuple[LineageStep, ...]) -> str:
     if not steps:
         return "Not recorded.\n"
     rows = [f"| {each.step} | {each.date} | {_plain(each.data)} | {_scores(each)} |" for each in steps]
-    return "\n".join(["| step | date | data | scores |", "|---|---|---|---|", *rows, ""])
+    warning = [] if steps[-1].status == "passed" else [f"**The last lesson: {_verdict(steps[-1])}.**", ""]
+    return "\n".join([*warning, "| step | date | data | scores |", "|---|---|---|---|", *rows, ""])
+
+
+def _verdict(step: LineageStep) -> str:
+    """What the gate said of a lesson that it did not let pass."""
+    what = "refused, because it forgot too much" if step.status == "refused" else "nothing was learned"
+    return f"{what} ({_plain(step.note)})" if step.note else what
 
 
 def _scores(step: LineageStep) -> str:

@@ -24,11 +24,17 @@ from comastre.training.start import Start
 
 PLAN = "plan.json"
 OUTCOME = "outcome.json"
+_TRAINING = ".training"
 
 
 def training_folder(out: Path) -> Path:
     """Where the model `out` is trained."""
-    return out.with_name(f"{out.name}.training")
+    return out.with_name(f"{out.name}{_TRAINING}")
+
+
+def refused_folder(out: Path) -> Path:
+    """Where a model goes that the gate refused."""
+    return out.with_name(f"{out.name}-refused")
 
 
 def refuse_bad_out(out: Path, folder: Path | None) -> None:
@@ -40,8 +46,9 @@ def refuse_bad_out(out: Path, folder: Path | None) -> None:
     if out.is_file():
         raise UserError(f"--out {out} is a file: name a new folder for the new model")
     work = training_folder(out)
-    if is_there(out) and not (work / OUTCOME).is_file():
-        raise exists_already(out)
+    for place in (out, refused_folder(out)):
+        if is_there(place) and not (work / OUTCOME).is_file():
+            raise exists_already(place)
     if work.exists() and not work.is_dir():
         raise UserError(f"{work}, where the training would be kept, is a file: name another --out")
     if work.exists() and not (work / PLAN).exists() and any(not each.name.startswith(".") for each in work.iterdir()):
@@ -50,7 +57,7 @@ def refuse_bad_out(out: Path, folder: Path | None) -> None:
 
 def is_there(out: Path) -> bool:
     """Whether there is a model, or anything else, where the new model is to be."""
-    return out.exists() and any(out.iterdir())
+    return out.is_dir() and any(out.iterdir())
 
 
 def exists_already(out: Path) -> UserError:
@@ -70,6 +77,13 @@ def begun(work: Path) -> tuple[RunConfig, Mapping[str, Any]] | None:
     return (load_config(work / CONFIG), plan) if plan.get("decided") else None
 
 
+def decided(work: Path) -> tuple[RunConfig, Mapping[str, Any]]:
+    """What `set_up` has just written down."""
+    found = begun(work)
+    assert found is not None
+    return found
+
+
 def changes(request: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
     """What differs between a command and the one that a plan was made for."""
     return [name for name, value in request.items() if plan.get("request", {}).get(name) != value]
@@ -86,10 +100,18 @@ def refuse_changes(work: Path, request: Mapping[str, Any], plan: Mapping[str, An
 
 
 def put_aside(work: Path) -> None:
-    """Keep what is there under another name."""
+    """Keep what is there under another name, with the model that the gate refused."""
     if work.exists():
         with locked(work):
             move_aside(work)
+    refused = refused_folder(work.with_name(work.name.removesuffix(_TRAINING)))
+    if is_there(refused):
+        move_aside(refused)
+
+
+def claim(work: Path, plan: Mapping[str, Any]) -> None:
+    """Mark the folder as a lesson's before anything else is written into it."""
+    write_atomically(work / PLAN, json_bytes({**plan, "decided": False}))
 
 
 def set_up(
@@ -105,7 +127,7 @@ def set_up(
     `before` is what the old model scored; None for a new model.
     """
     with locked(work):
-        write_atomically(work / PLAN, json_bytes({**plan, "decided": False}))
+        claim(work, plan)
         for old in (CHECKPOINTS, STEPS, TENSORBOARD):
             shutil.rmtree(work / old, ignore_errors=True)
         for file in (RESULTS, METRICS, OUTCOME):

@@ -41,7 +41,7 @@ def hold_out(
     training whatever other classes they show. Of images that show nothing a share, too: what is mistaken for a new
     class shows there.
     """
-    order = _shuffled(names)
+    order = in_order_of_names(names)
     totals = Counter(label for classes in presence for label in classes if label in wanted)
     quota = {label: _quota(total, share) for label, total in totals.items()}
     taken: Counter[int] = Counter()
@@ -67,14 +67,14 @@ def to_train_on(
     An image without a label shows what is none of the new classes; too many would leave no time for those that are.
     """
     away = set(held_out)
-    left = [index for index in _shuffled(names) if index not in away]
+    left = [index for index in in_order_of_names(names) if index not in away]
     labelled = [index for index in left if presence[index]]
     empty = [index for index in left if not presence[index]]
     return tuple(sorted([*labelled, *empty[: EMPTY_SHARE * len(labelled)]]))
 
 
-def _shuffled(names: Sequence[str]) -> list[int]:
-    """An order that the names alone decide."""
+def in_order_of_names(names: Sequence[str]) -> list[int]:
+    """Indices in a mixed order that the names alone decide."""
     return sorted(
         range(len(names)), key=lambda index: hashlib.sha256(names[index].encode(errors="surrogatepass")).digest()
     )

@@ -1,15 +1,15 @@
-"""What a lesson says before it trains and afterwards."""
+"""What a lesson says before it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
 
 from comastre.config.run import RunConfig
 from comastre.learning.images import EMPTY_SHARE, ENOUGH_TO_SPARE
-from comastre.learning.lesson import mean_score
 from comastre.learning.plan import Plan
-from comastre.learning.schedule import Amounts, total_iterations
+from comastre.learning.schedule import SLOWER, WRITING_SECONDS, Amounts, total_iterations
 from comastre.text import readable_time, shortened, table
+from comastre.training.clock import Times
 
 MOST = 30  # names in a line
 
@@ -59,18 +59,25 @@ def warnings(found: Plan, config: RunConfig) -> list[str]:
     return lines
 
 
-def schedule(config: RunConfig, amounts: Amounts, seconds: float, wanted: int, device: str) -> str:
-    """How it will train, and how long."""
+def schedule(
+    config: RunConfig, amounts: Amounts, seconds: float, wanted: int, device: str, times: Times, passed: float
+) -> str:
+    """How it will train, and how long; an iteration takes `seconds`, and so much has `passed` before the first."""
     training, total = config.training, total_iterations(config, amounts)
     rate = config.method_settings.optimiser.rate(0 if amounts.first else 1)
     text = (
         f"{total} iterations of {training.batch_size} images at {config.data.crop} x {config.data.crop} pixels, "
-        f"{_varied(config)}, learning rate {rate:g}, about {readable_time(total * seconds)} on {device}"
+        f"{_varied(config)}, learning rate {rate:g}, about "
+        f"{readable_time(min(total * seconds, times.training or math.inf) + times.scoring)} with scoring on {device}"
     )
-    if total < wanted:
+    if times.training is None:
+        return text
+    text += f"; the clock ends the training after {readable_time(times.training)}, and the learning rate with it"
+    if wanted * seconds > times.training:
+        needed = (wanted * seconds + passed + SLOWER * times.scoring + WRITING_SECONDS) / 60
         text += (
             f"; these minutes are too few for the {wanted} iterations that this data would take, which need "
-            f"--minutes {max(1, round(wanted * seconds / 60 + 0.5))}"
+            f"--minutes {max(1, math.ceil(needed))}"
         )
     return text
 
@@ -85,42 +92,6 @@ def _varied(config: RunConfig) -> str:
         f"{data.later_beside:.0%} of them beside what is labelled" if data.later_beside else "",
     ]
     return ", ".join(filter(None, kinds)) or "not varied"
-
-
-def outcome(names: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]) -> str:
-    """IoU per class of the old and the new model."""
-    rows = [("class", "old model", "new model", "")]
-    rows += [(name, _score(before.get(name)), _score(after.get(name)), "") for name in names]
-    return table([(name, f"{old:>9}", f"{new:>9}", rest) for name, old, new, rest in rows])
-
-
-def forgetting(
-    old: Sequence[str], new: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]
-) -> str:
-    """The same on data of the old classes, with what was lost."""
-    rows = [("class", "old model", "new model", "change")]
-    scored = [name for name in (*old, *new) if after.get(name) is not None]
-    rows += [(name, *_change(before.get(name) if name in old else None, after.get(name))) for name in scored]
-    means = (mean_score(before, old), mean_score(after, old))
-    rows.append(("mean of old classes", *_change(*means)))
-    return table([(name, f"{was:>9}", f"{now:>9}", f"{change:>6}") for name, was, now, change in rows])
-
-
-def kept(old: Sequence[str], before: Mapping[str, float | None], after: Mapping[str, float | None]) -> str:
-    """One sentence on forgetting."""
-    was, now = mean_score(before, old), mean_score(after, old)
-    if not was > 0:
-        return "the old model recognised none of its classes there, so that nothing could be forgotten"
-    return f"the new model kept {100 * now / was:.0f} % of what the old one knew ({was:.1f} before, {now:.1f} now)"
-
-
-def _change(was: float | None, now: float | None) -> tuple[str, str, str]:
-    change = "" if was is None or now is None else f"{now - was:+.1f}"
-    return _score(was), _score(now), change
-
-
-def _score(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.1f}"
 
 
 def _images(shown: int, held_out: int) -> str:

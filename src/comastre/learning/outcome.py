@@ -1,100 +1,86 @@
-"""After a lesson: what it scored, the new bundle where the user wants it, and what is said about both."""
+"""After a lesson: what it scored, the new bundle where the user wants it or aside, and what is said about both."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from comastre.bundle import store
 from comastre.class_table import ClassTable
 from comastre.config.run import RunConfig
-from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
-from comastre.evaluation.image_progress import ImageProgress
 from comastre.evaluation.results import StepResult
-from comastre.learning import directory, messages
-from comastre.learning.images import scoring_part
-from comastre.learning.lesson import keep_scores, mean_score
-from comastre.learning.plan import OldData, Plan
-from comastre.prediction.model import Model
-from comastre.text import shortened
-from comastre.training.checkpoint import write_atomically
+from comastre.learning import directory, final_words
+from comastre.learning.comparing import Comparison
+from comastre.learning.gate import ClassChange, Decision, decide
+from comastre.learning.learned import Learned, Outcome, outcome_of
+from comastre.learning.lesson import mean_score
+from comastre.learning.plan import Plan
+from comastre.learning.scoring import score_old, shown_by_old_data
+from comastre.learning.verdict import ClassVerdict, Place, judge, nothing_learned
+from comastre.text import Say, table
 from comastre.training.launch import build_fabric
-from comastre.training.parts import LearnedStep, Prepared, evaluate_step
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What a lesson brought; scores are IoU in percent by class name, None where a class can't be scored."""
+class Ending:
+    """Where a lesson's model goes, and what is asked of it."""
 
-    path: Path
-    """The new bundle."""
-    classes: ClassTable
-    new_classes: tuple[str, ...]
-    scores: Mapping[str, float | None]
-    """Of the classes that the data labels, on its held-out part or on `val`."""
-    old_before: Mapping[str, float | None]
-    """On `old_val`: the old model; empty without `old_val`."""
-    old_after: Mapping[str, float | None]
-    """On `old_val`: the new model."""
+    out: Path
+    work: Path
+    plan: Plan
+    keep: float | None
+    """Percent of the old classes that must be kept; None for the usual."""
+    say: Say
 
-    @property
-    def model(self) -> Model:
-        """The new model, loaded from its bundle."""
-        return Model(store.load(self.path))
+    def place(self, refused: bool) -> Path:
+        return directory.refused_folder(self.out) if refused else self.out
 
-    def __repr__(self) -> str:
-        lines = [f"Learned {shortened(self.new_classes)}: {len(self.classes.names)} classes in {self.path}"]
-        scored = [f"{name} {score:.1f}" for name, score in self.scores.items() if score is not None]
-        lines += [f"IoU in %: {shortened(scored)}"] if scored else []
-        old = tuple(self.old_before)
-        lines += [messages.kept(old, self.old_before, self.old_after)] if old else []
-        return "\n".join(lines)
+    def changes(self, outcome: Outcome) -> tuple[ClassChange, ...]:
+        """Every class before and after."""
+        roles, plan = self.plan.lesson.roles, self.plan
+        agreement = {each.name: each for each in outcome.agreement}
+        changes = []
+        for name in roles.names:
+            change = ClassChange(name, name in roles.new, agreement=agreement.get(name))
+            if plan.old_data is not None and outcome.old_after.get(name) is not None and name in roles.old:
+                before, after = outcome.old_before.get(name), outcome.old_after[name]
+                change = replace(
+                    change,
+                    before=before,
+                    after=after,
+                    where=plan.old_data.title,
+                    shown=outcome.shown.get(name, 0),
+                )
+            elif outcome.scores.get(name) is not None:
+                before = outcome.before.get(name) if name in roles.old else None
+                change = replace(change, before=before, after=outcome.scores[name], where=_scoring_title(plan))
+            changes.append(change)
+        return tuple(changes)
 
+    def decision(self, outcome: Outcome) -> Decision:
+        """What the gate says."""
+        return decide(self.changes(outcome), self.plan.old_data is not None, self.keep)
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a lesson scored, kept beside its settings: a kill after the model was written must not cost it."""
-
-    scores: Mapping[str, float | None]
-    """Of the new model, on the held-out part or on the data for scoring."""
-    before: Mapping[str, float | None]
-    """Of the old model, there."""
-    old_before: Mapping[str, float | None]
-    """On data of old classes: the old model."""
-    old_after: Mapping[str, float | None]
-    """The same: the new model."""
-    delivered: bool = False
-    """Whether the new model was written where the user wanted it."""
-
-    def write(self, work: Path) -> None:
-        content = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
-        write_atomically(work / directory.OUTCOME, json_bytes(content))
+    def verdicts(self, outcome: Outcome) -> tuple[ClassVerdict, ...]:
+        refused = self.decision(outcome).refused
+        place = Place(str(self.place(refused)))
+        return judge(self.plan.lesson.roles.new, outcome.scores, outcome.errors, outcome.alpha, place)
 
 
-def outcome_of(work: Path) -> Outcome | None:
-    """What a finished lesson scored; None where it is not finished, or its file is no longer whole."""
-    try:
-        content = read_json(work / directory.OUTCOME)
-        return TypeAdapter(Outcome).validate_python(content)
-    except (OSError, ValueError):
-        return None
-
-
-def learned_before(out: Path, work: Path, plan: Plan, request: Mapping[str, Any]) -> Outcome | None:
-    """What this very lesson scored, if its model is written already; a kill may have come before it was told."""
+def learned_before(ending: Ending, request: Mapping[str, Any]) -> Outcome | None:
+    """What this very lesson measured, if its model is written already; a kill may have come before it was told."""
+    out, work = ending.out, ending.work
     outcome, earlier = outcome_of(work), directory.begun(work)
-    if directory.is_there(out):
+    there = [place for place in (out, directory.refused_folder(out)) if directory.is_there(place)]
+    if there:
         same = earlier is not None and not directory.changes(request, earlier[1])
-        if outcome is None or not same or store.load(out).classes.names != plan.lesson.roles.names:
-            raise directory.exists_already(out)
+        if outcome is None or not same or store.load(there[0]).classes.names != ending.plan.lesson.roles.names:
+            raise directory.exists_already(there[0])
         return outcome
     if outcome is not None and outcome.delivered:
         raise UserError(
@@ -105,72 +91,88 @@ def learned_before(out: Path, work: Path, plan: Plan, request: Mapping[str, Any]
 
 
 def finish(
-    out: Path,
-    work: Path,
+    ending: Ending,
     config: RunConfig,
-    plan: Plan,
+    decided: Mapping[str, Any],
     before: StepResult | None,
     after: StepResult,
-    say: Say,
+    until: float | None,
 ) -> Learned:
-    """Score, write the new bundle whole, and say what came of it."""
+    """Score, compare (no longer than `until`), write the new bundle whole, and say what came of it."""
+    work, plan = ending.work, ending.plan
     lesson, roles = plan.lesson, plan.lesson.roles
     grown = store.load(directory.new_bundle(work, lesson))
-    scores = {name: after.per_class.get(name) for name in roles.names if name in lesson.scored}
-    outcome = Outcome(scores, before.per_class if before is not None else {}, {}, {})
-    classes = grown.classes
+    outcome = Outcome(
+        scores={name: after.per_class.get(name) for name in roles.names if name in lesson.scored},
+        before=before.per_class if before is not None else {},
+        old_before={},
+        old_after={},
+        errors={name: after.errors[name] for name in roles.new if name in after.errors},
+        alpha=after.alpha,
+    )
+    device = build_fabric(config.training).device
     if plan.old_data is not None:
-        say(f"scoring the old and the new model on {plan.old_data.title}")
-        old_before = _score_old(store.load(directory.old_bundle(work)).model, 0, config, plan, plan.old_data)
-        old_after = _score_old(grown.model, 1, config, plan, plan.old_data)
-        classes = _with_forgetting(classes, roles.old, old_before, old_after)
-        outcome = replace(outcome, old_before=old_before, old_after=old_after)
+        old_before = decided.get("old_before")
+        if not old_before:  # a plan of before
+            old = store.load(directory.old_bundle(work)).model.to(device)
+            old_before = score_old(old, 0, config, plan, plan.old_data, device)
+        old_after = score_old(grown.model.to(device), 1, config, plan, plan.old_data, device)
+        shown = shown_by_old_data(plan, plan.old_data)
+        outcome = replace(outcome, old_before=old_before, old_after=old_after, shown=shown)
+    if roles.old:
+        counts, sights = Comparison(work, lesson, config, device).look_after(grown.model.to(device), until)
+        agreement = tuple(counts.of(label) for label in range(1, len(roles.old) + 1))
+        outcome = replace(outcome, agreement=agreement, compared=len(sights), sights=sights)
+    grown.model.cpu()
     outcome.write(work)
-    store.save(replace(grown, classes=classes), out)
-    return told(out, work, plan, outcome, say)
+    _deliver(ending, outcome, grown)
+    return told(ending, outcome)
 
 
-def told(out: Path, work: Path, plan: Plan, outcome: Outcome, say: Say) -> Learned:
+def _deliver(ending: Ending, outcome: Outcome, grown: store.Bundle) -> None:
+    """Write the bundle to where the gate lets it go, marked with what was found."""
+    decision, roles = ending.decision(outcome), ending.plan.lesson.roles
+    classes = grown.classes
+    if ending.plan.old_data is not None:
+        classes = _with_forgetting(classes, roles.old, outcome.old_before, outcome.old_after)
+    failed = nothing_learned(ending.verdicts(outcome))
+    status = "refused" if decision.refused else "nothing learned" if failed else "passed"
+    note = final_words.kept_sentence(decision) if roles.old else ""
+    *earlier, last = classes.lineage
+    marked = last.model_copy(update={"status": status, "note": note})
+    classes = classes.model_copy(update={"lineage": (*earlier, marked)})
+    store.save(replace(grown, classes=classes), ending.place(decision.refused))
+
+
+def told(ending: Ending, outcome: Outcome) -> Learned:
     """Drop what was for going on, and say what came of it."""
+    out, work, say = ending.out, ending.work, ending.say
+    roles, scores = ending.plan.lesson.roles, outcome.scores
+    changes, decision, verdicts = ending.changes(outcome), ending.decision(outcome), ending.verdicts(outcome)
+    place, other = ending.place(decision.refused), ending.place(not decision.refused)
+    if directory.is_there(other) and not directory.is_there(place):  # another --keep than before
+        _deliver(ending, outcome, store.load(other))
+        shutil.rmtree(other)
     replace(outcome, delivered=True).write(work)
     directory.tidy(work)
-    roles, scores = plan.lesson.roles, outcome.scores
-    classes = store.load(out).classes
+    classes = store.load(place).classes
     say("")
-    if any(value is not None for value in scores.values()):
-        say(f"IoU in % on {_scoring_title(plan)}:")
-        say(messages.outcome(tuple(scores), outcome.before, scores))
-    else:
+    say(final_words.changes_table(changes))
+    for line in final_words.legend(changes, outcome.compared):
+        say(line)
+    if not any(value is not None for value in scores.values()):
         say("nothing was scored: no image was left for it; give --val DATA")
-    if plan.old_data is not None:
-        say(f"IoU in % on {plan.old_data.title}, which measures forgetting:")
-        say(messages.forgetting(roles.old, roles.new, outcome.old_before, outcome.old_after))
-        say(messages.kept(roles.old, outcome.old_before, outcome.old_after))
-    elif roles.old:
-        say("what was forgotten of the old classes is not measured: give --old-val DATA, images labelled for them")
-    say(f"the new model is in {out}, {len(classes.names)} classes; try `comastre predict {out} IMAGES --out DIR`")
-    say(f"settings and logs of the training are in {work}, which can be deleted")
-    return Learned(out, classes, roles.new, scores, outcome.old_before, outcome.old_after)
-
-
-def old_images(old_data: OldData) -> Any:
-    return scoring_part(old_data.source)
-
-
-def _score_old(model: Any, step: int, config: RunConfig, plan: Plan, old_data: OldData) -> Mapping[str, float | None]:
-    """IoU of the classes that the data of old classes shows."""
-    device = build_fabric(config.training).device
-    dataset = plan.lesson.relabelled(old_images(old_data), old_data.labels)
-    scenario = plan.lesson.scenario(config.continual.setting)
-    # Images may differ in size here even where those of the lesson do not.
-    evaluation = config.evaluation.model_copy(update={"batch_size": 1})
-    config = config.model_copy(update={"evaluation": evaluation})
-    prepared = Prepared(dataset, dataset, scenario)
-    with ImageProgress("scoring", len(dataset)) as progress:
-        task = scenario.tasks[step]
-        result = evaluate_step(LearnedStep(model.to(device), task, prepared, config, device, scored=progress.advance))
-    model.cpu()
-    return keep_scores(result, old_data.scored, plan.lesson.roles).per_class
+    if roles.old and ending.plan.old_data is None:
+        say("IoU of old classes without labels is not measured: give --old-val DATA, images labelled for them")
+    say("")
+    lines = final_words.verdict_lines(verdicts, changes, decision)
+    old_val = ending.plan.old_data is not None
+    lines.append(("logs", f"settings and logs of the training are in {work}, which can be deleted"))
+    lines += final_words.last_lines(place, out, len(classes.names), verdicts, decision, old_val)
+    say(table(lines, indent=0))
+    return Learned(
+        place, classes, roles.new, scores, outcome.old_before, outcome.old_after, verdicts, changes, decision
+    )
 
 
 def _with_forgetting(

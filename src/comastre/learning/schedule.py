@@ -31,6 +31,12 @@ WITHOUT_NEW = 0.5
 images without one, and, as far as they are missing, crops beside the labelled objects."""
 SMALLEST_BATCH = 4
 LOG_SECONDS, CHECKPOINT_SECONDS = 10.0, 60.0
+SPARE = 1.25
+"""Iterations that are planned for a time limit, per iteration that fits by what was timed."""
+SLOWER = 1.2
+"""Time that scoring the new model takes at most, per time that scoring the old one took: it has more classes."""
+WRITING_SECONDS = 3.0
+"""For the files at the end."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +132,20 @@ def with_pace(config: RunConfig, seconds: float) -> RunConfig:
     )
 
 
-def iterations_within(minutes: float, seconds: float, scoring_seconds: float) -> int:
-    """How many iterations of `seconds` each fit into the minutes beside the scoring, at least one."""
-    # At least half of the time is for training, or there would be nothing to score.
-    return max(1, int(max(60 * minutes - scoring_seconds, 30 * minutes) / seconds))
+def training_seconds(minutes: float, passed: float, scoring: float) -> float:
+    """What is left of the minutes for training: `passed` seconds are over, and `scoring` will take so many."""
+    left = 60 * minutes - passed - SLOWER * scoring - WRITING_SECONDS
+    # Something must be trained, or there would be nothing to score.
+    return max(left, 0.1 * 60 * minutes)
+
+
+def iterations_within(available: float, seconds: float) -> int:
+    """How many iterations of `seconds` each to plan for that time, at least one.
+
+    Some more than are expected to fit: where the machine turns out faster they are used, and else the clock ends the
+    training, with the learning rate at its end.
+    """
+    return max(1, int(SPARE * available / seconds))
 
 
 def total_iterations(config: RunConfig, amounts: Amounts) -> int:

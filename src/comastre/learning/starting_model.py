@@ -77,9 +77,7 @@ def open_model(
     if spec.learns_on_as is not None:
         description = _taught_by(description, methods.find(spec.learns_on_as))
     if method not in (None, description.method):
-        raise UserError(
-            f"--method {method} cannot be set for a lesson: the model's own is {description.method}, leave it away"
-        )
+        description = _taught_otherwise(description, method)
     return StartingModel(description, loaded, _title(title, loaded.classes), folder)
 
 
@@ -89,6 +87,18 @@ def _taught_by(description: Description, spec: methods.MethodSpec) -> Descriptio
     if type(settings) is not spec.config:
         settings = spec.config.model_validate(settings.model_dump())
     return replace(description, method=spec.name, settings=settings)
+
+
+def _taught_otherwise(description: Description, method: str | None) -> Description:
+    """The same model with a variant of its method, such as fine-tuning: those share one section and one network."""
+    own, other = methods.find(description.method), methods.find(str(method))
+    alike = (own.config, own.section_name, own.gives) == (other.config, other.section_name, other.gives)
+    if not alike or other.all_at_once:
+        raise UserError(
+            f"--method {method} cannot be set for a lesson: the model's own is {own.name}, leave it away, or give a "
+            "variant of it that learns step by step"
+        )
+    return _taught_by(description, other)
 
 
 def _title(name: str, known: ClassTable) -> str:

@@ -1,0 +1,157 @@
+"""The old and the new model on the same images: what one calls otherwise than the other, outside the new objects.
+
+No label of an old class is needed for it, so it can always be measured. The old model looks before the lesson trains,
+and its label maps wait in the training folder; the new one looks afterwards.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from pydantic import TypeAdapter
+
+from comastre.config.run import RunConfig
+from comastre.data.dataset import IGNORE, SegmentationDataset
+from comastre.data.images import read_image
+from comastre.documents import json_bytes, read_json
+from comastre.errors import UserError
+from comastre.evaluation.disagreement import Disagreement
+from comastre.evaluation.image_progress import ImageProgress
+from comastre.evaluation.seeing import see
+from comastre.files import write_whole
+from comastre.learning.images import image_names, in_order_of_names, training_part
+from comastre.learning.lesson import Lesson
+from comastre.prediction.image_files import find_images
+
+FOLDER = "seen"
+_INDEX = "index.json"
+MOST_OF_DATA, MOST_UNLABELLED = 100, 300
+"""Images that are looked at, at most."""
+FEWEST = 8
+"""However little time there is."""
+SHOWN = 12
+"""Images on which the models differ most, which are kept for the page."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """An image on which both models look."""
+
+    name: str
+    index: int = -1
+    """In the lesson's data; -1 for a file without labels."""
+    file: str = ""
+    differs: float = 0.0
+    """Share of its pixels on which the two disagree."""
+
+
+def choose_sights(lesson: Lesson, unlabelled: str | Path | None) -> tuple[Sight, ...]:
+    """Images of the lesson and of the folder `unlabelled`; their names decide which, where there are very many."""
+    if lesson.known is None:
+        return ()
+    names = image_names(training_part(lesson.source))
+    own = [index for index in in_order_of_names(names) if index in {*lesson.images, *lesson.held_out}]
+    sights = [Sight(names[index], index) for index in own[:MOST_OF_DATA]]
+    if unlabelled is not None:
+        files = find_images([unlabelled])
+        order = in_order_of_names([each.name.as_posix() for each in files])[:MOST_UNLABELLED]
+        sights += [Sight(files[place].name.as_posix(), file=str(files[place].path.absolute())) for place in order]
+    return tuple(sights)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Looks with one model after the other."""
+
+    work: Path
+    lesson: Lesson
+    config: RunConfig
+    device: torch.device
+
+    def look_before(self, model: Any, sights: Sequence[Sight], until: float | None = None) -> int:
+        """Keep what the old model sees, no longer than `until` (of `time.monotonic`); gives how many images it saw."""
+        folder = self.work / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        dataset, done = self._dataset(), []
+        with ImageProgress("the old model looks", len(sights)) as progress:
+            for number, sight in enumerate(sights):
+                if until is not None and number >= FEWEST and time.monotonic() > until:
+                    break
+                image, _, _ = self._read(dataset, sight)
+                write_whole(folder / f"{number:04d}.png", _png(self._labels(model, image)))
+                done.append(sight)
+                progress.advance()
+        write_whole(folder / _INDEX, json_bytes([asdict(sight) for sight in done]))  # last: what it names is there
+        return len(done)
+
+    def look_after(self, model: Any, until: float | None = None) -> tuple[Disagreement, tuple[Sight, ...]]:
+        """What the new model sees otherwise, and the images with how much; those that time allows."""
+        folder = self.work / FOLDER
+        sights = seen(self.work)
+        counts = Disagreement((self.lesson.background, *self.lesson.roles.names))
+        dataset, done = self._dataset(), []
+        with ImageProgress("the new model looks", len(sights)) as progress:
+            for number, sight in enumerate(sights):
+                if until is not None and number >= FEWEST and time.monotonic() > until:
+                    break
+                image, counted, truth = self._read(dataset, sight)
+                before, after = read_labels(folder / f"{number:04d}.png"), self._labels(model, image)
+                if truth is not None:
+                    # What the data labels as an old class, the new model may correct.
+                    before = np.where((truth > 0) & (truth == after), after, before)
+                differs = counts.add(before, after, counted)
+                done.append(Sight(sight.name, sight.index, sight.file, differs))
+                write_whole(folder / f"{number:04d}-after.png", _png(after))
+                progress.advance()
+        return counts, tuple(done)
+
+    def _dataset(self) -> SegmentationDataset:
+        return self.lesson.relabelled(training_part(self.lesson.source), self.lesson.roles.labels)
+
+    def _read(
+        self, dataset: SegmentationDataset, sight: Sight
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """The image (H, W, 3), where it counts (H, W), and its labels (H, W); None where it has none."""
+        if sight.index < 0:
+            return read_image(Path(sight.file))[0], None, None
+        sample = dataset[sight.index]
+        labels = sample.semantic
+        return sample.image, (labels <= len(self.lesson.roles.old)) & (labels != IGNORE), labels
+
+    def _labels(self, model: Any, image: np.ndarray) -> np.ndarray:
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        (found,) = see(model.segment, [pixels], self.config.view.at(self.config.data.crop), self.device)
+        return found.label_map.cpu().numpy().astype(np.uint8)
+
+
+def seen(work: Path) -> tuple[Sight, ...]:
+    """The images that the old model has looked at; none where it has not."""
+    try:
+        return TypeAdapter(tuple[Sight, ...]).validate_python(read_json(work / FOLDER / _INDEX))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{work / FOLDER / _INDEX} cannot be read ({error}): start over with --fresh") from None
+
+
+def read_labels(file: Path) -> np.ndarray:
+    """A label map (H, W) that a model's look left."""
+    try:
+        with Image.open(file) as picture:
+            return np.asarray(picture)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error}): start over with --fresh") from None
+
+
+def _png(labels: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(labels).save(content, "PNG")
+    return content.getvalue()

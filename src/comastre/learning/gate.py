@@ -1,0 +1,125 @@
+"""The gate of a lesson: what became of every class, and whether enough of the old ones is kept to hand the model over.
+
+The rule: docs/specification.md, The gate of a lesson.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from comastre.errors import UserError
+from comastre.evaluation.disagreement import ClassAgreement
+from comastre.text import brief
+
+# What good lessons and fine-tuning keep by either measure: docs/experiments.md, The gate.
+SCORES_KEPT, PIXELS_KEPT = 90.0, 60.0
+"""Percent that must be kept where nobody says how much: of the old classes' mean IoU where there is data to score
+them on, else of the pixels that the old model gave to them."""
+WEAKEST = 0.5
+"""Of that, what every single class must keep: a mean hides a class that is gone."""
+FEWEST_IMAGES = 5
+"""In which a class is seen, for it to be judged alone."""
+KNOWN = 10.0
+"""IoU in percent from which on a class counts as known, so that it can be lost, and as learned."""
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """One class before and after a lesson, by whatever could be measured."""
+
+    name: str
+    new: bool
+    before: float | None = None
+    """IoU in percent of the old model; None where there is nothing to score it on."""
+    after: float | None = None
+    where: str = ""
+    """What both were scored on."""
+    shown: int = 0
+    """Images of that in which the class is."""
+    agreement: ClassAgreement | None = None
+    """Without labels: what became of the pixels that the old model called so."""
+
+    @property
+    def kept_score(self) -> float | None:
+        """Percent of its IoU; None where it was not known."""
+        if self.before is None or self.after is None or self.before < KNOWN:
+            return None
+        return 100.0 * self.after / self.before
+
+    @property
+    def kept_pixels(self) -> float | None:
+        return None if self.agreement is None else self.agreement.kept_share
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the gate says."""
+
+    measure: Literal["scores", "pixels", "nothing"]
+    kept: float | None
+    """Percent, mean over old classes; None where nothing could be measured."""
+    asked: float
+    """Percent; 0 switches the gate off."""
+    lost: tuple[str, ...]
+    """Old classes that kept less than half of what is asked."""
+
+    @property
+    def refused(self) -> bool:
+        return self.asked > 0 and (bool(self.lost) or (self.kept is not None and self.kept < self.asked))
+
+
+def decide(changes: Sequence[ClassChange], scored_on_old: bool, keep: float | None) -> Decision:
+    """Judge the old classes by scores where there is data for them (`scored_on_old`), else by pixels.
+
+    `keep` is the percentage that must be kept; None for the usual one.
+    """
+    old = [change for change in changes if not change.new]
+    if scored_on_old:
+        asked = SCORES_KEPT if keep is None else keep
+        known = [change for change in old if change.before is not None and change.after is not None]
+        before, after = (sum(getattr(change, when) for change in known) for when in ("before", "after"))
+        kept = 100.0 * after / before if before > 0 else None
+        judged = {change.name: change.kept_score for change in known if change.shown >= FEWEST_IMAGES}
+        return Decision("scores" if kept is not None else "nothing", kept, asked, _lost(judged, asked))
+    asked = PIXELS_KEPT if keep is None else keep
+    found = [change.agreement for change in old if change.agreement is not None and change.agreement.pixels]
+    often = [each for each in found if each.images >= FEWEST_IMAGES]
+    shares = [each.kept_share for each in often if each.kept_share is not None]
+    kept = None
+    if shares:
+        kept = sum(shares) / len(shares)
+    elif found:  # each class is rare: together they still say something
+        kept = 100.0 * sum(each.kept_pixels for each in found) / sum(each.pixels for each in found)
+    judged = {each.name: each.kept_share for each in often}
+    return Decision("pixels" if kept is not None else "nothing", kept, asked, _lost(judged, asked))
+
+
+def worst(changes: Sequence[ClassChange], decision: Decision) -> ClassChange | None:
+    """The old class that lost most by the measure of the decision; None where none lost anything."""
+    by_score = decision.measure == "scores"
+    kept = {
+        change.name: share
+        for change in changes
+        if not change.new and (share := change.kept_score if by_score else change.kept_pixels) is not None
+    }
+    name = min(kept, key=lambda each: kept[each], default=None)
+    return None if name is None or kept[name] >= 99.5 else next(change for change in changes if change.name == name)
+
+
+def read_keep(given: Any) -> float | None:
+    """The percentage in '95%', '95' or 95; None where it is not given."""
+    if given is None:
+        return None
+    try:
+        share = float(str(given).strip().removesuffix("%"))
+    except ValueError:
+        share = -1.0
+    if isinstance(given, bool) or not 0 <= share <= 100:
+        raise UserError(f"--keep is {brief(given)} but must be a percentage such as 95%, or 0 to switch the gate off")
+    return share
+
+
+def _lost(kept: Mapping[str, float | None], asked: float) -> tuple[str, ...]:
+    return tuple(name for name, share in kept.items() if share is not None and share < WEAKEST * asked)

@@ -1,0 +1,99 @@
+"""What a lesson is asked for: amounts and settings that are checked, and what must be the same for it to go on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from comastre.arguments import positive_number, whole_number
+from comastre.config import methods
+from comastre.config.older import upgraded
+from comastre.config.run import MOST_ITERATIONS
+from comastre.errors import UserError
+from comastre.learning.images import HELD_OUT
+from comastre.learning.plan import Plan
+from comastre.learning.starting_model import StartingModel
+
+# Fields that a lesson decides itself, and what to give instead.
+_DECIDED = {
+    "training.iterations": "--iterations",
+    "training.iterations_per_class": "--iterations",
+    "data.dataset": "--data",
+    "data.root": "--data",
+    "data.train_json": "--data",
+    "data.val_json": "--val",
+    "continual": "--data",
+    "size": "another model",
+    "backbone": "another model",
+}
+
+
+def backbone_weights(settings: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
+    """Where the backbone of a new model starts, and the other settings: it decides more than the field alone."""
+    backbone = settings.get("backbone")
+    if not isinstance(backbone, Mapping) or "weights" not in backbone:
+        return None, settings
+    others = {name: value for name, value in backbone.items() if name != "weights"}
+    rest = {name: value for name, value in settings.items() if name != "backbone"}
+    return backbone["weights"], {**rest, "backbone": others} if others else rest
+
+
+def check_amounts(minutes: float | None, iterations: int | None) -> None:
+    if minutes is not None and iterations is not None:
+        raise UserError("--minutes and --iterations both say how long to train: give one of them")
+    if minutes is not None:
+        positive_number("--minutes", minutes)
+    if iterations is not None:
+        whole_number("--iterations", iterations, most=MOST_ITERATIONS)
+
+
+def held_out_share(settings: Mapping[str, Any]) -> float:
+    """The share of images that is kept for scoring; whatever else is wrong with the settings, `choose` says."""
+    section = settings.get("data")
+    share = section.get("held_out", HELD_OUT) if isinstance(section, Mapping) else HELD_OUT
+    if not isinstance(share, int | float) or not 0 < share < 1:
+        raise UserError(f"--data.held_out is {share!r} but must be a share between 0 and 1")
+    return float(share)
+
+
+def check_settings(settings: Mapping[str, Any], starting: StartingModel) -> None:
+    spec = methods.find(starting.description.method)
+    settings = upgraded(settings, spec.section_name)
+    decided = dict(_DECIDED)
+    if starting.known is None:  # a new model may be of any shape
+        del decided["size"], decided["backbone"]
+    else:
+        # How it predicts may change, what it is may not.
+        shape = (name for name in spec.config.model_sections if name != "inference")
+        decided |= {f"{spec.section_name}.{name}": "another model" for name in shape}
+    for section, values in settings.items():
+        for name in values if isinstance(values, Mapping) else ("",):
+            field = f"{section}.{name}".rstrip(".")
+            instead = decided.get(field) or decided.get(section)
+            if instead is not None:
+                raise UserError(f"--{field} cannot be set for a lesson: give {instead} instead")
+
+
+def request_of(
+    starting: StartingModel, plan: Plan, minutes: float | None, iterations: int | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What must be the same for a lesson to go on, by the name that a user knows it by."""
+    lesson = plan.lesson
+    images = hashlib.sha256(repr((plan.names, lesson.held_out, dict(plan.shown))).encode()).hexdigest()[:16]
+    return {
+        "the model": starting.digest(),
+        "the new classes": list(lesson.roles.new),
+        "the old classes": sorted(lesson.roles.labelled_old),
+        "the images": images,
+        "--minutes": minutes,
+        "--iterations": iterations,
+        "settings": {section: _plain(values) for section, values in settings.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
