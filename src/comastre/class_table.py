@@ -57,6 +57,8 @@ class LineageStep(Section):
     """Percentages after the step, such as {'all': 61.2}."""
     status: Literal["passed", "nothing learned", "refused"] = "passed"
     """What the gate of `learn` said."""
+    parent: str | None = None
+    """sha256 of the model that the step began with, as `bundle.history.digest` gives it."""
     note: str = ""
     """How much of the old classes was kept, in a few words."""
 

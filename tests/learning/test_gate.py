@@ -16,7 +16,7 @@ from comastre.learning import final_words
 from comastre.learning.gate import ClassChange, Decision, decide, read_keep, worst
 from comastre.learning.verdict import ClassVerdict, Place, judge, nothing_learned
 
-PLACE = Place("new")
+PLACE = Place("new", "photos")
 
 
 def agreement(name, pixels, kept, images=9, became=()):
@@ -123,7 +123,7 @@ def test_other_amounts_to_keep_are_refused(given):
         (ClassErrors(1, 9, 1, 0), "9 of its 11 masks are proposed, but with an objectness below 0.5", "--alpha 0.1"),
         (ClassErrors(1, 1, 9, 0), "9 of its 11 masks are found but taken for another class", "label more images"),
         (ClassErrors(1, 1, 0, 9), "9 of its 11 masks are recognised, but much else is called so", "empty masks"),
-        (None, "called something else", "--out new-longer"),
+        (None, "called something else", "`comastre learn --continue new --data photos --out new-longer`"),
     ],
 )
 def test_what_was_not_learned_has_a_reason_and_a_next_command(errors, reason, advice):
@@ -205,7 +205,9 @@ def test_a_lesson_that_teaches_nothing_is_no_success(data, tmp_path, capsys, pyt
     out = tmp_path / "new"
     assert dispatch(command(data, out, "--iterations", "1")) == 1
     said = capsys.readouterr().out
-    assert "NOT LEARNED" in said and "more --iterations" in " ".join(said.split()) and "nothing learned" in said
+    assert (
+        "NOT LEARNED" in said and "`comastre learn --continue " in " ".join(said.split()) and "nothing learned" in said
+    )
     assert store.load(out).classes.lineage[-1].status == "nothing learned"
     outcome = json.loads((tmp_path / "new.training" / "outcome.json").read_text())
     assert outcome["compared"] == 40 and {each["name"] for each in outcome["agreement"]} == set(OLD)

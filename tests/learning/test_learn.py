@@ -106,10 +106,9 @@ def test_scores_are_of_labelled_classes_only_and_forgetting_is_reported(lesson):
 
 def test_what_was_learned_shows_itself_in_a_few_lines(lesson):
     learned, _, _ = lesson
-    first, second, third = repr(learned).splitlines()
+    first, second, *_ = repr(learned).splitlines()
     assert first == f"Learned heart: 4 classes in {learned.path}"
     assert second.startswith("IoU in %: ") and "heart" in second
-    assert third.startswith("kept ") or "old" in third
     assert repr(learned.model).startswith("Model (CoMasTRe, size tiny, ")
     assert repr(learned.model).endswith("4 classes\nstep 1: disk, star\nstep 2: ring\nstep 3: heart")
 
@@ -371,20 +370,18 @@ def refused(*args, **options):
     return text
 
 
-def test_data_without_a_new_class_is_refused(tiny_bundle, tmp_path):
-    root = small.write_folder(tmp_path / "data", small.samples_with(("star",), 3), ("star", "heart"), ("star", "bee"))
-    for mask in (root / "masks").iterdir():
-        values = np.asarray(small.Image.open(mask))
-        small.Image.fromarray(np.where(values == 2, 0, values)).save(mask)
+def test_data_without_any_class_is_refused(tiny_bundle, tmp_path):
+    root = small.write_folder(tmp_path / "data", small.samples_with(("star",), 3), (), ("bee",))
     text = refused(tiny_bundle, root, tmp_path / "new")
-    assert "no new class to learn: it labels only what the model knows (star); no image shows bee" in text
+    assert "has nothing to learn: it labels nothing; no image shows bee" in text
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.training").exists()
 
 
 def test_names_that_look_alike_are_refused_until_confirmed(tiny_bundle, tmp_path):
     root = small.write_folder(tmp_path / "data", small.samples_with(("heart",), 6), ("heart",), ("Disk",))
     assert '--same-class "Disk=disk"' in refused(tiny_bundle, root, tmp_path / "new")
-    assert "no new class" in refused(tiny_bundle, root, tmp_path / "new", same_class=["Disk=disk"])
+    practised = teach(tiny_bundle, root, tmp_path / "same", same_class=["Disk=disk"], iterations=1)
+    assert practised.new_classes == () and practised.classes.names == ("disk", "star", "ring")
     learned = teach(tiny_bundle, root, tmp_path / "new", new_class=["Disk"], iterations=1)
     assert learned.new_classes == ("Disk",)
 
@@ -477,6 +474,7 @@ with locked(Path({str(work)!r})):
 
 def test_the_example_of_the_docstring_runs(tiny_bundle, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("comastre.learning.gate.PIXELS_KEPT", 0.0)  # of a random model anything may be left
     shutil.copytree(tiny_bundle, "model")
     root = small.write_folder(tmp_path / "photos", small.samples_with(("heart",), 6), ("heart",))
     for kind in ("images", "masks"):

@@ -42,6 +42,8 @@ def test_every_option_arrives(calls):
         "same_class": ("Dog=dog", "A=b"),
         "new_class": ("Cat",),
         "only": ("Cat", "cow"),
+        "continued": False,
+        "parent": None,
         "fresh": True,
         "settings": {"backbone": {"weights": "w.safetensors"}},  # however it is written
     }
@@ -55,6 +57,14 @@ def test_fields_of_the_configuration_arrive_and_iterations_are_the_lessons_own(c
     ((_, options),) = calls
     assert options["iterations"] == 40
     assert options["settings"] == {"data": {"crop": 96}, "comastre": {"optimiser": {"clip": 0.5}}}
+
+
+def test_a_lesson_that_goes_on_is_named_in_place_of_the_model(calls):
+    assert dispatch(["learn", "--continue", "newer", "--parent", "old", "--data", "photos", "--out", "newest"]) == 3
+    ((args, options),) = calls
+    assert args == ("newer", "photos") and options["continued"] and options["parent"] == "old"
+    with pytest.raises(UsageError, match="either a MODEL or --continue NEW_MODEL"):
+        dispatch(["learn", "old", "--continue", "newer", "--data", "photos", "--out", "newest"])
 
 
 @pytest.mark.parametrize("arguments", ["learn old --out new", "learn old --data d", "learn --data d --out new"])

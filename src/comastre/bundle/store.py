@@ -40,6 +40,8 @@ from comastre.text import brief
 FORMAT_VERSION = 2
 CONFIG, CLASSES, CARD = "config.json", "classes.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CLASSES, CARD)
+EXTRAS = ("previous.safetensors", "lesson.html")
+"""What `learn` may put beside them; reading a model does not look at it."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 Parsed = TypeVar("Parsed", bound=Section)
@@ -168,7 +170,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if not target.is_dir():
         raise UserError(f"{target} is a file: give the name of a folder for the model")
     present = sorted(file.name for file in target.iterdir())
-    strangers = [name for name in present if name not in FILES]
+    strangers = [name for name in present if name not in (*FILES, *EXTRAS)]
     if strangers:
         raise UserError(f"{target} holds {strangers[0]}, which is no part of a model: choose another folder")
     if present and not overwrite:

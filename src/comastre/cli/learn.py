@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from comastre.config.overrides import UsageError
+
 Data = Annotated[str, tyro.conf.arg(metavar="FOLDER_OR_COCO_JSON")]
 OtherData = Annotated[str | None, tyro.conf.arg(metavar="DATA")]
 Names = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]]
@@ -15,8 +17,9 @@ Pairs = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metav
 
 
 def learn(
-    model: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]],
+    model: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="MODEL")]] = None,
     /,
+    *,
     data: Data,
     out: Annotated[Path, tyro.conf.arg(metavar="NEW_MODEL")],
     val: OtherData = None,
@@ -28,10 +31,14 @@ def learn(
     same_class: Pairs = (),
     new_class: Names = (),
     only: Names = (),
+    continue_: Annotated[str | None, tyro.conf.arg(name="continue", metavar="NEW_MODEL")] = None,
+    parent: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None,
     fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
 ) -> int:
     """Teach a model the new classes of your own data, without its old images and without forgetting its old classes.
+
+    Where the data labels only what the model knows, it practises that.
 
     It ends with every class before and after, and a verdict. Exit codes: 0 learned, 1 nothing was learned, 3 too much
     was forgotten (the model is then written aside, to NEW_MODEL-refused).
@@ -54,13 +61,17 @@ def learn(
         same_class: A class of the data that is an old class by another name, such as Dog=dog; may be repeated.
         new_class: A class of the data that is new although it looks like another; may be repeated.
         only: Learn only this new class of the data, others count as unlabelled; may be repeated.
+        continue_: In place of MODEL: what a lesson gave, to go on with that lesson, for longer or with more images.
+        parent: With --continue: the model before that lesson, where it is not beside it.
         fresh: Start over instead of going on; what was there is kept aside.
         overrides: Fields from the command line, already split off.
     """
+    if (model is None) == (continue_ is None):
+        raise UsageError("learn takes either a MODEL or --continue NEW_MODEL; see `comastre learn --help`")
     from comastre.learning.learn import learn
 
     learned = learn(
-        model,
+        model or continue_ or "",
         data,
         out=out,
         val=val,
@@ -72,6 +83,8 @@ def learn(
         same_class=same_class,
         new_class=new_class,
         only=only,
+        continued=continue_ is not None,
+        parent=parent,
         fresh=fresh,
         settings=overrides,
     )

@@ -25,17 +25,20 @@ from comastre.cli.completion import completion
 from comastre.cli.convert import convert
 from comastre.cli.data import DATA_VERBS, data
 from comastre.cli.demo import demo
+from comastre.cli.diff import diff
 from comastre.cli.doctor import doctor
 from comastre.cli.evaluate import evaluate
 from comastre.cli.export import export
 from comastre.cli.import_model import import_model
 from comastre.cli.learn import learn
+from comastre.cli.log import log
 from comastre.cli.methods import methods
 from comastre.cli.predict import predict
 from comastre.cli.presets import presets
 from comastre.cli.pretrain import pretrain
 from comastre.cli.report import report
 from comastre.cli.train import train
+from comastre.cli.undo import undo
 from comastre.config.methods import DEFAULT, find
 from comastre.config.overrides import UsageError, config_fields, named_method, split_overrides
 from comastre.config.settings import read_settings
@@ -58,6 +61,9 @@ VERBS: dict[str, Callable[..., int]] = {
     "import-model": import_model,
     "convert": convert,
     "export": export,
+    "log": log,
+    "diff": diff,
+    "undo": undo,
     "data": data,
     "report": report,
     "presets": presets,
@@ -227,7 +233,7 @@ def _read(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable[
         if name in LIST_FIELDS:
             say(field_help(named_method(rest) or _meant_method(name, rest) or DEFAULT))
         raise SystemExit(DONE)
-    options = [parameter.replace("_", "-") for parameter in parameters]
+    options = [parameter.rstrip("_").replace("_", "-") for parameter in parameters]
     part = "inference" if name == "predict" else ""
     overrides, own = split_overrides(rest, options, _meant_method(name, rest), part)
     return functools.partial(_parse(verb, name, own), overrides=overrides)

@@ -33,6 +33,11 @@ class ClassRoles:
         return (*self.old, *self.new)
 
     @property
+    def taught(self) -> tuple[str, ...]:
+        """What a lesson is about: the new classes, or, where there is none, the old ones that the data labels."""
+        return self.new or tuple(name for name in self.old if name in self.labelled_old)
+
+    @property
     def labelled(self) -> frozenset[str]:
         """Classes that the data labels."""
         return self.labelled_old | frozenset(self.new)
@@ -46,25 +51,29 @@ def assign_roles(
     confirmed: Collection[str] = (),
     only: Collection[str] = (),
     elsewhere: Collection[str] = (),
+    continued: Sequence[str] = (),
 ) -> ClassRoles:
     """Match the names that data lists (ids 1, 2, ...; `shown` by some image) with the model's `old` names.
 
     `same` says which name of the data is which old class, `confirmed` which are new although they look like another,
     `only` which of the new ones are to be learned. `elsewhere` are names that other data lists, which `same` may name.
+    A lesson that is `continued` is about these classes, whatever others are new in the data.
     """
     same = same or {}
-    _check_flags(old, (*listed, *elsewhere), same, confirmed, only)
-    new: list[str] = []
+    _check_flags((*old, *continued), (*listed, *elsewhere), same, confirmed, only)
+    new: list[str] = list(continued)
     labelled_old, unseen, left_out, targets = set(), [], [], []
     for number, name in enumerate(listed, start=1):
         meant = same.get(name, name)
-        if meant not in old and name not in confirmed:
-            _refuse_similar(name, old, [each for each in listed[: number - 1] if each not in same])
+        if meant not in (*old, *continued) and name not in confirmed:
+            _refuse_similar(name, (*old, *continued), [each for each in listed[: number - 1] if each not in same])
         if number not in shown:
             unseen.append(name)
         elif meant in old:
             labelled_old.add(meant)
-        elif only and name not in only:
+        elif meant in continued:
+            pass
+        elif continued or (only and name not in only):
             left_out.append(name)
         else:
             new.append(name)

@@ -96,7 +96,7 @@ class Comparison:
         """What the new model sees otherwise, and the images with how much; those that time allows."""
         folder = self.work / FOLDER
         sights = seen(self.work)
-        counts = Disagreement((self.lesson.background, *self.lesson.roles.names))
+        counts = Disagreement((self.lesson.background, *self.lesson.stream_names))
         dataset, done = self._dataset(), []
         with ImageProgress("the new model looks", len(sights)) as progress:
             for number, sight in enumerate(sights):

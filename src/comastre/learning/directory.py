@@ -156,7 +156,7 @@ def first_results(config: RunConfig, lesson: Lesson, before: StepResult) -> Resu
         protocol=config.continual.protocol,
         seed=config.seed,
         background=lesson.background == "background",
-        class_order=lesson.roles.names,
+        class_order=lesson.stream_names,
         convention=CONVENTION,
         steps=(before,),
     )

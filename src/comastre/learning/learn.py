@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from comastre.arguments import texts
+from comastre.bundle.history import digest
 from comastre.errors import UserError
 from comastre.learning import directory, messages
 from comastre.learning.beginning import begin, times_of
@@ -21,7 +22,7 @@ from comastre.learning.plan import NameChoices, make_plan
 from comastre.learning.request import backbone_weights as given_weights
 from comastre.learning.request import check_amounts, check_settings, held_out_share, request_of
 from comastre.learning.schedule import choose, total_iterations
-from comastre.learning.starting_model import open_model, run_settings
+from comastre.learning.starting_model import open_model, reopen, run_settings
 from comastre.paths import user_path
 from comastre.prediction.model import Model
 from comastre.text import Say, brief
@@ -47,6 +48,8 @@ def learn(
     new_class: Sequence[str] = (),
     only: Sequence[str] = (),
     backbone_weights: str | None = None,
+    continued: bool = False,
+    parent: str | Path | None = None,
     fresh: bool = False,
     settings: Mapping[str, Any] | None = None,
     say: Say = say_line,
@@ -56,12 +59,17 @@ def learn(
     `model` is a bundle's folder, a hub id, a `comastre.Model`, or `new:small` for a first step from nothing. `data` is
     a folder of images and masks or a COCO JSON file, labelled for the new classes; old classes that it labels too are
     learned from. Iterations, batch and size of the images follow the data and what the model was trained with, unless
-    `iterations`, `minutes` (at most) or `settings` (fields of the configuration, by section) say otherwise. A part of
-    the data is held out for scoring, unless `val` is given; on `old_val` forgetting is measured. Without labels the old
+    `iterations`, `minutes` (at most, scoring included) or `settings` (fields of the configuration, by section) say
+    otherwise. A part of the data is held out for scoring, unless `val` is given; on `old_val` forgetting is measured.
+    Without labels the old
     and the new model are compared on the new images and on those of the folder `unlabelled`. Where less than `keep`
     percent of the old classes is kept (by default 90 of their scores on `old_val`, or 60 of their pixels without it),
     the model is refused and written to `<out>-refused`; 0 switches that off. Training happens in the folder
     `<out>.training`: interrupted, the same call goes on there, unless `fresh`.
+
+    Where nothing in the data is new, what the model knows is practised. With `continued`, `model` is what a lesson gave
+    and goes on with that lesson: its own classes, from where it ended, taught by the model before it, which is looked
+    for beside it or in `parent`.
 
     Example:
         import comastre
@@ -78,13 +86,18 @@ def learn(
     check_amounts(minutes, iterations)
     least = read_keep(keep)
     weights, settings = given_weights(settings)
-    starting = open_model(model, backbone_weights or weights, settings.get("method"))
+    if continued:
+        starting, lesson_before = reopen(model, parent, settings.get("method"))
+        directory.refuse_bad_out(out, lesson_before.folder)
+    else:
+        starting, lesson_before = open_model(model, backbone_weights or weights, settings.get("method")), None
     directory.refuse_bad_out(out, starting.folder)
     check_settings(settings, starting)
     same = dict(same_class) if isinstance(same_class, Mapping) else read_pairs(texts("same_class", same_class))
     share = held_out_share(settings)
     choices = NameChoices(same, texts("new_class", new_class), texts("only", only))
-    plan = make_plan(starting.known, data, val, old_val, choices, share)
+    parent_digest = starting.sha256() if lesson_before is None else digest(lesson_before.folder)
+    plan = make_plan(starting.known, data, val, old_val, choices, share, parent_digest, lesson_before)
     lesson = plan.lesson
     config = choose(run_settings(starting), plan.amounts, lesson.source.settings(), settings, iterations)
     say(messages.understood(plan, starting.title))
@@ -92,8 +105,9 @@ def learn(
         say(line)
 
     work = directory.training_folder(out)
+    origin = starting.folder if lesson_before is None else lesson_before.folder
     sights = choose_sights(lesson, unlabelled)
-    ending = Ending(out, work, plan, least, say)
+    ending = Ending(out, work, plan, least, str(data), origin, say)
     request = request_of(starting, plan, minutes, iterations, settings)
     build_fabric(config.training)  # a device that is not there is refused before anything is written
     if fresh:

@@ -63,7 +63,8 @@ class Learned:
         return NOTHING_LEARNED if nothing_learned(self.verdicts) else DONE
 
     def __repr__(self) -> str:
-        lines = [f"Learned {shortened(self.new_classes)}: {len(self.classes.names)} classes in {self.path}"]
+        what = f"Learned {shortened(self.new_classes)}" if self.new_classes else "Practised"
+        lines = [f"{what}: {len(self.classes.names)} classes in {self.path}"]
         scored = [f"{name} {score:.1f}" for name, score in self.scores.items() if score is not None]
         lines += [f"IoU in %: {shortened(scored)}"] if scored else []
         if self.decision.kept is not None:

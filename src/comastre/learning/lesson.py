@@ -22,7 +22,9 @@ from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import Results, StepResult
 from comastre.evaluation.scores import Miou
 from comastre.learning.class_names import ClassRoles
+from comastre.learning.continuing import NOTHING_NEW, Continued, beginning_with, dropping_last_task
 from comastre.learning.images import scoring_part, training_part
+from comastre.methods.protocol import Method
 from comastre.stream.loading import training_batches
 from comastre.stream.scenario import Scenario, Task
 from comastre.training.parts import LearnedStep, Parts, describe, evaluate_step, method_of
@@ -52,13 +54,27 @@ class Lesson:
     """Model label of each id of the data for scoring."""
     scored: frozenset[str]
     """Classes that the data for scoring labels."""
+    parent: str | None = None
+    """sha256 of the model that it starts from."""
+    continued: Continued | None = None
+    """The lesson that goes on, if one does."""
+
+    @property
+    def practises(self) -> bool:
+        """Whether it teaches nothing new, only more of what the model knows."""
+        return not self.roles.new
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """Names of the classes of the stream, in learning order."""
+        return (*self.roles.names, NOTHING_NEW) if self.practises else self.roles.names
 
     @property
     def colours(self) -> tuple[Colour, ...]:
         """Of labels 0..C: the known ones stay, the new ones get colours that no known class has."""
         taken = self.known.colours if self.known is not None else ((0, 0, 0),)
         free = [colour for colour in palette(256) if colour not in taken]
-        return (*taken, *free[: len(self.roles.new)])
+        return (*taken, *free[: len(self.stream_names) + 1 - len(taken)])
 
     @property
     def old_tasks(self) -> tuple[int, ...]:
@@ -74,8 +90,15 @@ class Lesson:
     def parts(self) -> Parts:
         """The functions of the loop."""
         return Parts(
-            self.data, self.scenario_of, method_of, training_batches, self.evaluate, self.save, title="learning"
+            self.data, self.scenario_of, self.method_of, training_batches, self.evaluate, self.save, title="learning"
         )
+
+    def method_of(self, config: RunConfig) -> Method:
+        """The configured method; where nothing new is taught or a lesson is continued, with another end or begin."""
+        method = method_of(config)
+        if self.continued is not None:
+            return beginning_with(method, self.continued.folder)
+        return dropping_last_task(method) if self.practises else method
 
     def data(self, config: RunConfig) -> tuple[SegmentationDataset, SegmentationDataset]:
         """Training and scoring images, labelled as the grown model labels them."""
@@ -88,14 +111,14 @@ class Lesson:
     def relabelled(
         self, dataset: SegmentationDataset, labels: Sequence[int], indices: Sequence[int] | None = None
     ) -> SegmentationDataset:
-        return relabel(dataset, labels, self.roles.names, self.colours, indices)
+        return relabel(dataset, labels, self.stream_names, self.colours, indices)
 
     def scenario_of(self, config: RunConfig, training_set: SegmentationDataset) -> Scenario:
         return self.scenario(config.continual.setting)
 
     def scenario(self, setting: str) -> Scenario:
         """Ids are model labels already: class k has the id k + 1."""
-        order = tuple(range(1, len(self.roles.names) + 1))
+        order = tuple(range(1, len(self.stream_names) + 1))
         old, new = order[: len(self.roles.old)], order[len(self.roles.old) :]
         labelled = tuple(label for label, name in enumerate(self.roles.old, start=1) if name in self.roles.labelled_old)
         task = Task(self.step, new, old, (), self.images, labelled)
@@ -112,7 +135,7 @@ class Lesson:
     def unscored(self, scenario: Scenario, step: int) -> StepResult:
         """A step of which nothing is measured."""
         task = scenario.tasks[step]
-        names = [self.roles.names[label - 1] for label in (*task.old_classes, *task.new_classes)]
+        names = [self.stream_names[label - 1] for label in (*task.old_classes, *task.new_classes)]
         result = StepResult(
             step=step,
             new_classes=tuple(names[len(task.old_classes) :]),
@@ -131,26 +154,38 @@ class Lesson:
 
     def table(self, result: StepResult) -> ClassTable:
         """The class table after the lesson."""
-        step = len(self.old_tasks)
+        step = max(0, len(self.old_tasks) - 1) if self.practises else len(self.old_tasks)
         known = self.known
+        fresh = self.colours[len(self.roles.old) + 1 : len(self.roles.names) + 1]
         records = [
-            ClassRecord(name=name, task=step, colour=colour)
-            for name, colour in zip(self.roles.new, self.colours[len(self.roles.old) + 1 :], strict=True)
+            ClassRecord(name=name, task=step, colour=colour) for name, colour in zip(self.roles.new, fresh, strict=True)
         ]
         labelled = [name for name in self.roles.names if name in self.roles.labelled]
         lineage = LineageStep(
             step=step,
             date=datetime.now(UTC).date().isoformat(),
-            data=f"{self.title}, {len(self.images)} images labelled for {', '.join(labelled)}",
+            data=f"{self.title}, {len(self.images)} images labelled for {', '.join(labelled)}{self._kind}",
             new_classes=self.roles.new,
             scores={name: result.per_class.get(name) for name in labelled},
+            parent=self.parent,
         )
         return ClassTable(
             background=self.background,
             background_colour=self.colours[0],
             classes=(*(known.classes if known is not None else ()), *records),
-            lineage=(*(known.lineage if known is not None else ()), lineage),
+            lineage=(*self._earlier, lineage),
         )
+
+    @property
+    def _kind(self) -> str:
+        """What a reader of the lineage must know."""
+        return "; the lesson before, continued" if self.continued is not None else ""
+
+    @property
+    def _earlier(self) -> tuple[LineageStep, ...]:
+        if self.continued is not None:
+            return self.continued.lineage
+        return self.known.lineage if self.known is not None else ()
 
 
 def keep_scores(result: StepResult, scored: Collection[str], roles: ClassRoles) -> StepResult:

@@ -19,6 +19,10 @@ def understood(found: Plan, start: str) -> str:
     lesson, roles = found.lesson, found.lesson.roles
     images = {name: _images(found.shown[name], found.held_out[name]) for name in roles.names}
     rows = [("model", start)]
+    if lesson.continued is not None:
+        rows.append(("goes on", f"with the lesson of {lesson.continued.folder}: {shortened(roles.new, MOST)}"))
+    if lesson.practises:
+        rows.append(("practises", f"{shortened(roles.taught, MOST)}: nothing in the data is new to the model"))
     rows += [("knows", shortened(roles.old, MOST))] if roles.old else []
     rows += [("data", f"{lesson.title}: {found.total} images")]
     rows += [("new class", f"{name}: {images[name]}") for name in roles.new]
@@ -42,7 +46,7 @@ def understood(found: Plan, start: str) -> str:
 def warnings(found: Plan, config: RunConfig) -> list[str]:
     """What may go wrong without being wrong."""
     shown, lines = found.shown, []
-    for name in found.lesson.roles.new:
+    for name in found.lesson.roles.taught:
         if shown[name] == 1:
             lines.append(f"warning: {name} has one image only: the model will hardly know it from others; add images")
         elif shown[name] < ENOUGH_TO_SPARE and found.lesson.scoring is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from comastre.bundle import store
+from comastre.bundle.difference import keep_difference
 from comastre.class_table import ClassTable
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
@@ -35,6 +36,10 @@ class Ending:
     plan: Plan
     keep: float | None
     """Percent of the old classes that must be kept; None for the usual."""
+    data: str
+    """What the user calls the data."""
+    origin: Path | None
+    """Where the model is that the lesson began with; None for one that is in no folder."""
     say: Say
 
     def place(self, refused: bool) -> Path:
@@ -68,8 +73,8 @@ class Ending:
 
     def verdicts(self, outcome: Outcome) -> tuple[ClassVerdict, ...]:
         refused = self.decision(outcome).refused
-        place = Place(str(self.place(refused)))
-        return judge(self.plan.lesson.roles.new, outcome.scores, outcome.errors, outcome.alpha, place)
+        place = Place(str(self.place(refused)), self.data)
+        return judge(self.plan.lesson.roles.taught, outcome.scores, outcome.errors, outcome.alpha, place)
 
 
 def learned_before(ending: Ending, request: Mapping[str, Any]) -> Outcome | None:
@@ -107,7 +112,7 @@ def finish(
         before=before.per_class if before is not None else {},
         old_before={},
         old_after={},
-        errors={name: after.errors[name] for name in roles.new if name in after.errors},
+        errors={name: after.errors[name] for name in roles.taught if name in after.errors},
         alpha=after.alpha,
     )
     device = build_fabric(config.training).device
@@ -141,7 +146,9 @@ def _deliver(ending: Ending, outcome: Outcome, grown: store.Bundle) -> None:
     *earlier, last = classes.lineage
     marked = last.model_copy(update={"status": status, "note": note})
     classes = classes.model_copy(update={"lineage": (*earlier, marked)})
-    store.save(replace(grown, classes=classes), ending.place(decision.refused))
+    place = store.save(replace(grown, classes=classes), ending.place(decision.refused))
+    if ending.origin is not None:
+        keep_difference(place, ending.origin)
 
 
 def told(ending: Ending, outcome: Outcome) -> Learned:

@@ -12,6 +12,7 @@ from comastre.data.dataset import IGNORE, SegmentationDataset
 from comastre.data.sources import DataSource, has_own_validation, parse_source
 from comastre.errors import UserError
 from comastre.learning.class_names import ClassRoles, assign_roles, known_labels
+from comastre.learning.continuing import Continued
 from comastre.learning.images import hold_out, image_names, scoring_part, to_train_on, training_part, typical_size
 from comastre.learning.lesson import Lesson
 from comastre.learning.schedule import Amounts
@@ -69,8 +70,13 @@ def make_plan(
     old_val: str | Path | None,
     choices: NameChoices,
     share: float,
+    parent: str | None = None,
+    continued: Continued | None = None,
 ) -> Plan:
-    """Look at the data: labels of all images are read, their pixels are not."""
+    """Look at the data: labels of all images are read, their pixels are not.
+
+    `known` is what the teacher knows: the model that learns, or, where a lesson is `continued`, the one before it.
+    """
     source = parse_source(data)
     dataset = training_part(source)
     scoring = parse_source(val) if val is not None else source if has_own_validation(source) else None
@@ -89,13 +95,14 @@ def make_plan(
         choices.confirmed,
         choices.only,
         elsewhere,
+        continued.classes if continued is not None else (),
     )
-    _check(roles, source)
+    _check(roles, source, presence)
 
     translated = [frozenset(roles.labels[label - 1] for label in classes) - {0} for classes in presence]
-    new_labels = range(len(old_names) + 1, len(roles.names) + 1)
+    taught = [label for label, name in enumerate(roles.names, start=1) if name in roles.taught]
     names = image_names(dataset)
-    held_out = hold_out(names, translated, new_labels, share) if scoring is None else ()
+    held_out = hold_out(names, translated, taught, share) if scoring is None else ()
     images = to_train_on(names, translated, held_out)
     labels, scored = roles.labels, roles.labelled
     if scoring is not None and scored_data is not None:
@@ -120,12 +127,14 @@ def make_plan(
         scoring=scoring,
         scoring_labels=labels if scoring is not None else (),
         scored=scored,
+        parent=parent,
+        continued=continued,
     )
     return Plan(
         lesson=lesson,
         total=len(dataset),
         empty=sum(not classes for classes in translated),
-        amounts=Amounts(len(images), empty, len(roles.old), len(roles.new), short_side, one_size),
+        amounts=Amounts(len(images), empty, len(roles.old), max(1, len(roles.new)), short_side, one_size),
         shown=_count(roles, translated, range(len(translated))),
         held_out=_count(roles, translated, held_out),
         names=tuple(names[index] for index in images),
@@ -141,12 +150,18 @@ def _old_source(old_val: str | Path | None, known: ClassTable | None) -> DataSou
     return parse_source(old_val)
 
 
-def _check(roles: ClassRoles, source: DataSource) -> None:
-    if not roles.new:
-        labelled = sorted(roles.labelled_old)
-        what = f"labels only what the model knows ({', '.join(labelled)})" if labelled else "labels nothing"
-        unseen = f"; no image shows {', '.join(roles.unseen)}" if roles.unseen else ""
-        raise UserError(f"{_title(source)} has no new class to learn: it {what}{unseen}")
+def _check(roles: ClassRoles, source: DataSource, presence: Sequence[Collection[int]]) -> None:
+    labels = {roles.labels[label - 1] for classes in presence for label in classes} - {0}
+    shown = [name for label, name in enumerate(roles.names, start=1) if label in labels]
+    unseen = f"; no image shows {', '.join(roles.unseen)}" if roles.unseen else ""
+    if not shown:
+        raise UserError(f"{_title(source)} has nothing to learn: it labels nothing{unseen}")
+    missing = [name for name in roles.new if name not in shown]
+    if missing:
+        raise UserError(
+            f"{_title(source)} does not label {', '.join(missing)}, which the lesson taught: continue it with images "
+            "of all its classes, or give the model without --continue to practise some of them"
+        )
     if len(roles.names) >= IGNORE:
         raise UserError(f"the model would have {len(roles.names)} classes, but {IGNORE - 1} are the most it can have")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from comastre.arguments import positive_number, whole_number
+from comastre.bundle.history import digest
 from comastre.config import methods
 from comastre.config.older import upgraded
 from comastre.config.run import MOST_ITERATIONS
@@ -86,6 +87,7 @@ def request_of(
         "the new classes": list(lesson.roles.new),
         "the old classes": sorted(lesson.roles.labelled_old),
         "the images": images,
+        "--continue": lesson.continued and digest(lesson.continued.folder),
         "--minutes": minutes,
         "--iterations": iterations,
         "settings": {section: _plain(values) for section, values in settings.items()},

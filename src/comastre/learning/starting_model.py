@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from comastre.bundle import store
+from comastre.bundle import history, store
 from comastre.bundle.hub import locate
 from comastre.bundle.store import Bundle, Description
 from comastre.class_table import ClassTable
@@ -17,6 +18,7 @@ from comastre.config.recipe import read_recipe, usual_settings
 from comastre.config.sections import Size
 from comastre.config.settings import validate
 from comastre.errors import UserError
+from comastre.learning.continuing import Continued, find_lesson
 from comastre.paths import user_path
 from comastre.prediction.model import Model
 from comastre.section import merge
@@ -39,6 +41,15 @@ class StartingModel:
     def known(self) -> ClassTable | None:
         """Its classes."""
         return None if self.bundle is None else self.bundle.classes
+
+    def sha256(self) -> str | None:
+        """Of its bundle, by which a model that learns on says where it comes from; None for a new model."""
+        if self.bundle is None:
+            return None
+        if self.folder is not None:
+            return history.digest(self.folder)
+        with tempfile.TemporaryDirectory() as folder:
+            return history.digest(store.save(self.bundle, Path(folder) / "model"))
 
     def digest(self) -> str:
         """Changes with any number, class or field of the model."""
@@ -79,6 +90,20 @@ def open_model(
     if method not in (None, description.method):
         description = _taught_otherwise(description, method)
     return StartingModel(description, loaded, _title(title, loaded.classes), folder)
+
+
+def reopen(
+    model: Model | str | Path, parent: str | Path | None = None, method: str | None = None
+) -> tuple[StartingModel, Continued]:
+    """The teacher of the last lesson of `model` and that lesson, to go on with it."""
+    if isinstance(model, Model):
+        raise UserError("a lesson goes on from the folder that it was written to: give that, not a model in memory")
+    if str(model).startswith(NEW):
+        raise UserError(f"--continue {model}: a new model has had no lesson yet; give it as MODEL")
+    taught = locate(model)
+    teacher, lesson = find_lesson(taught, None if parent is None else user_path(parent, "--parent"))
+    own = store.load(taught).description.method
+    return open_model(teacher, method=method or own), lesson
 
 
 def _taught_by(description: Description, spec: methods.MethodSpec) -> Description:

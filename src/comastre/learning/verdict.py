@@ -32,10 +32,11 @@ class Place:
 
     model: str
     """The new model."""
+    data: str
 
     @property
     def longer(self) -> str:
-        return f"the same command with more --iterations and --out {self.model}-longer"
+        return f"`comastre learn --continue {self.model} --data {self.data} --out {self.model}-longer`"
 
 
 def judge(
