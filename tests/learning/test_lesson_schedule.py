@@ -7,6 +7,7 @@ from comastre.learning.schedule import (
     Amounts,
     choose,
     iterations_within,
+    planned_iterations,
     total_iterations,
     training_seconds,
     with_iterations,
@@ -159,8 +160,12 @@ def test_minutes_bound_training_and_scoring():
     assert training_seconds(10, passed=60, scoring=100) == 600 - 60 - 1.2 * 100 - 3
     # Scoring that would take all of the time leaves a tenth of it.
     assert training_seconds(10, passed=60, scoring=10_000) == 60
-    assert iterations_within(400, seconds=0.5) == 1000  # a quarter more than fit: the clock ends them
-    assert iterations_within(1, seconds=1000) == 1
+    assert planned_iterations(400, seconds=0.5) == 1000  # a quarter more than fit: the clock ends them
+    assert planned_iterations(1, seconds=1000) == 1
+    assert iterations_within(10, seconds=0.5, scoring_seconds=100) == 1000
+    # Scoring that would take all of the time leaves half of it.
+    assert iterations_within(10, seconds=0.5, scoring_seconds=10_000) == 600
+    assert iterations_within(1, seconds=1000, scoring_seconds=0) == 1
 
 
 def test_log_lines_and_checkpoints_come_at_a_users_pace():

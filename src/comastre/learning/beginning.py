@@ -22,7 +22,7 @@ from comastre.learning.comparing import Comparison, Sight
 from comastre.learning.lesson import Lesson
 from comastre.learning.plan import Plan
 from comastre.learning.schedule import (
-    iterations_within,
+    planned_iterations,
     total_iterations,
     training_seconds,
     with_iterations,
@@ -67,7 +67,7 @@ def begin(
     times, passed = Times(scoring=scoring), time.monotonic() - began
     if minutes is not None:
         available = training_seconds(minutes, passed, scoring)
-        config = with_iterations(config, amounts, min(wanted, iterations_within(available, seconds)))
+        config = with_iterations(config, amounts, min(wanted, planned_iterations(available, seconds)))
         times = Times(available, scoring)
     config = with_pace(config, seconds)
     say(f"training      {messages.schedule(config, amounts, seconds, wanted, str(device), times, passed)}")

@@ -139,7 +139,13 @@ def training_seconds(minutes: float, passed: float, scoring: float) -> float:
     return max(left, 0.1 * 60 * minutes)
 
 
-def iterations_within(available: float, seconds: float) -> int:
+def iterations_within(minutes: float, seconds: float, scoring_seconds: float) -> int:
+    """How many iterations of `seconds` each fit into the minutes beside the scoring, at least one."""
+    # At least half of the time is for training, or there would be nothing to score.
+    return max(1, int(max(60 * minutes - scoring_seconds, 30 * minutes) / seconds))
+
+
+def planned_iterations(available: float, seconds: float) -> int:
     """How many iterations of `seconds` each to plan for that time, at least one.
 
     Some more than are expected to fit: where the machine turns out faster they are used, and else the clock ends the
