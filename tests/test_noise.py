@@ -2,7 +2,9 @@
 
 import logging
 import os
+import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,25 @@ def test_what_libtiff_says_stays_with_it(tmp_path: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr().err == ""
     os.write(2, b"again\n")  # standard error is back
     assert capfd.readouterr().err == "again\n"
+
+
+def test_warnings_are_as_before_after_blocks_that_overlap_in_two_threads():
+    before = list(warnings.filters)
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with noise.without_warnings():
+            entered.set()
+            leave.wait(5)
+
+    thread = threading.Thread(target=other)
+    with noise.without_warnings():
+        thread.start()
+        entered.wait(5)
+        warnings.warn("nobody hears this", stacklevel=1)
+    assert warnings.filters != before  # the other one is still inside
+    leave.set()
+    thread.join()
+    assert list(warnings.filters) == before
+    with pytest.warns(UserWarning, match="somebody"):
+        warnings.warn("somebody hears this", stacklevel=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,33 @@ def silence_libraries() -> None:
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
     for name in _LIBRARIES:
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+_ignoring = threading.Lock()
+_blocks_that_ignore: list[warnings.catch_warnings] = []
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Ignore all warnings inside this block, which may be in several threads at once.
+
+    Python's own block keeps what it found for all threads: two that overlap would leave warnings ignored for good.
+    """
+    with _ignoring:
+        if not _blocks_that_ignore:
+            outermost = warnings.catch_warnings()
+            outermost.__enter__()
+            warnings.simplefilter("ignore")
+            _blocks_that_ignore.append(outermost)
+        else:
+            _blocks_that_ignore.append(_blocks_that_ignore[0])
+    try:
+        yield
+    finally:
+        with _ignoring:
+            last = _blocks_that_ignore.pop()
+            if not _blocks_that_ignore:
+                last.__exit__(None, None, None)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ Every method's model gives it, and evaluation, prediction and report read nothin
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,6 +14,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from comastre.noise import without_warnings
 
 Size = tuple[int, int]
 """Height and width."""
@@ -49,21 +50,29 @@ class Segment:
     @cached_property
     def mask(self) -> np.ndarray:
         """(H, W) bool."""
-        return (self.segment_map == self.number).cpu().numpy()
+        return self._find()
+
+    def _find(self) -> np.ndarray:
+        """The mask, not kept: of a large image's segments all masks together would fill the memory."""
+        # By numpy, whose loops start no threads: results may be written beside a model that uses all processors.
+        return self.segment_map.cpu().numpy() == self.number
 
     @cached_property
     def box(self) -> Box:
         """x, y, width and height in pixels, as COCO counts them."""
-        return box_of(self.mask)
+        return box_of(self._find())
 
     @property
     def rle(self) -> dict[str, Any]:
         """The mask as COCO's compressed run lengths: {"size": [H, W], "counts": text}."""
         from pycocotools import mask as run_length
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # between pycocotools and numpy
-            runs = run_length.encode(np.asfortranarray(self.mask, dtype=np.uint8))
+        left, top, width, height = self.box
+        inside = np.s_[top : top + height, left : left + width]
+        mask = np.zeros(self.segment_map.shape, dtype=np.uint8, order="F")  # pycocotools goes by columns
+        mask[inside] = self._find()[inside]
+        with without_warnings():  # of what is between pycocotools and numpy
+            runs = run_length.encode(mask)
         return {"size": [int(side) for side in runs["size"]], "counts": runs["counts"].decode("ascii")}
 
     def as_json(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ Ghostscript) or lead to other files: only those of `FORMATS` are decoded.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from comastre.data.dataset import IGNORE
 from comastre.documents import require_regular
 from comastre.errors import UserError
-from comastre.noise import quiet_errors_of_c
+from comastre.noise import quiet_errors_of_c, without_warnings
 from comastre.text import shortened
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm")
@@ -42,8 +41,7 @@ def read_image(path: Path, short_side: int | None = None) -> tuple[np.ndarray, t
             factor = min(1.0, short_side / min(width, height))
             # The decoder then leaves out the high frequencies, which is much faster than decoding and shrinking.
             opened.draft(None, (max(1, int(width * factor)), max(1, int(height * factor))))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # broken EXIF blocks and palettes with transparency: pixels are fine
+        with without_warnings():  # of broken EXIF blocks and palettes with transparency: pixels are fine
             orientation = opened.getexif().get(_ORIENTATION, 1)
             image = to_rgb(opened if orientation == 1 else ImageOps.exif_transpose(opened), path)
         pixels = np.array(image)  # writable, as torch wants it: without another copy
@@ -177,8 +175,7 @@ def checked_size(path: Path) -> tuple[int, int]:
 
 def _header(path: Path) -> tuple[tuple[int, int], str]:
     """(H, W) as a viewer shows it, and the format."""
-    with _opened(path, "image") as opened, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # broken EXIF blocks
+    with _opened(path, "image") as opened, without_warnings():  # of broken EXIF blocks
         width, height = opened.size
         turned = opened.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
         kind = opened.format or ""

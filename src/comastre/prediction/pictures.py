@@ -88,7 +88,8 @@ def _resized_map(segment_map: np.ndarray) -> np.ndarray:
     if longest <= _LARGEST:
         return segment_map
     size = max(1, round(width * _LARGEST / longest)), max(1, round(height * _LARGEST / longest))
-    return np.asarray(Image.fromarray(segment_map.astype(np.int32)).resize(size, Image.Resampling.NEAREST))
+    numbers = segment_map.astype(np.uint8 if segment_map.max() < 256 else np.int32)
+    return np.asarray(Image.fromarray(numbers).resize(size, Image.Resampling.NEAREST))
 
 
 def _painted(pixels: np.ndarray, numbers: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from comastre.class_table import ClassTable
@@ -68,7 +69,10 @@ class Prediction:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The recognised regions, each with class, score, box and mask."""
-        return tuple(replace(each, name=self.class_names[each.label]) for each in self.segmentation.segments)
+        segments, segment_map = self.segmentation.segments, self.segmentation.segment_map
+        if len(segments) < 2**15:  # every segment looks for itself in the map: a small one is searched faster
+            segment_map = torch.from_numpy(segment_map.cpu().numpy().astype(np.int16))
+        return tuple(replace(each, name=self.class_names[each.label], segment_map=segment_map) for each in segments)
 
     @property
     def class_scores(self) -> np.ndarray:
@@ -148,7 +152,8 @@ class Prediction:
     def as_json(self) -> dict[str, Any]:
         """The document of PATH.segments.json: size, names of the labels, and the segments with COCO's run lengths."""
         height, width = self.label_map.shape
-        names = {str(label): self.class_names[label] for label in np.unique(self.label_map).tolist()}
+        present = np.flatnonzero(np.bincount(self.label_map.ravel()))  # without sorting all pixels
+        names = {str(label): self.class_names[label] for label in present.tolist()}
         segments = [each.as_json() for each in self.segments]
         return {"image": self.file, "width": width, "height": height, "labels": names, "segments": segments}
 

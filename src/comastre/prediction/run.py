@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from comastre.arguments import whole_number
@@ -18,6 +19,7 @@ from comastre.errors import UserError
 from comastre.evaluation.image_progress import ImageProgress
 from comastre.files import sweep
 from comastre.paths import user_path
+from comastre.prediction.beside import InOrder, one_ahead
 from comastre.prediction.earlier import left_to_do, made_by
 from comastre.prediction.image_files import ImageFile, find_images
 from comastre.prediction.model import Model, load
@@ -25,7 +27,9 @@ from comastre.prediction.result import Prediction, result_files
 from comastre.segmentation import Size
 
 PIXELS_AT_ONCE = 4_000_000
-"""Of large images fewer than --batch-size are segmented at once."""
+"""Of images that the model sees large, fewer than --batch-size are segmented at once."""
+PIXELS_IN_MEMORY = 16_000_000
+"""And of large images, whatever the model sees of them: a batch's results, and those that wait to be written."""
 
 
 @dataclass
@@ -77,14 +81,21 @@ def predict_files(
     for folder in {(out / image.name).parent for image in images}:
         sweep(folder)
     outcome, began = Outcome(kept=len(images) - len(waiting)), time.perf_counter()
+
+    def save(result: tuple[ImageFile, Prediction]) -> None:
+        image, prediction = result
+        left_to_do([image], out, maker, overwrite)  # another command may have written there meanwhile
+        outcome.written.append(prediction.save(out / image.name, overwrite=True, maker=maker)[0])
+        outcome.images_with.update({each.name for each in prediction.segments})
+        outcome.empty += not prediction.segments
+
     with ImageProgress("segmenting", len(waiting), console) as progress:
-        for batch in batches(waiting, batch_size, view, outcome):
-            for image, prediction in segmented(model, batch, view, outcome):
-                left_to_do([image], out, maker, overwrite)  # another command may have written there meanwhile
-                outcome.written.append(prediction.save(out / image.name, overwrite=True, maker=maker)[0])
-                outcome.images_with.update({each.name for each in prediction.segments})
-                outcome.empty += not prediction.segments
-            progress.advance(len(outcome.written) + len(outcome.failed) - progress.done)
+        with InOrder(save, PIXELS_IN_MEMORY) as saver:  # the model goes on while results are written
+            for batch, read in one_ahead(batches(waiting, batch_size, view, outcome), read_all):
+                for image, prediction in segmented(model, batch, read, view, outcome):
+                    saver.add((image, prediction), prediction.label_map.size)
+                progress.advance(len(outcome.written) + len(outcome.failed) - progress.done)
+        progress.advance(len(outcome.written) + len(outcome.failed) - progress.done)
     outcome.seconds = time.perf_counter() - began
     return outcome
 
@@ -104,45 +115,64 @@ def batches(
     images: Sequence[ImageFile], batch_size: int, view: ViewConfig, outcome: Outcome
 ) -> Iterator[list[ImageFile]]:
     """Images together of which the model sees the same size."""
-    by_size: dict[tuple[Size, ...], list[ImageFile]] = {}
+    by_size: dict[tuple[Size, ...], list[tuple[ImageFile, int]]] = {}
     for image in images:
         try:
-            by_size.setdefault(padded_sizes(view, *image_size(image.path)), []).append(image)
+            height, width = image_size(image.path)
+            by_size.setdefault(padded_sizes(view, height, width), []).append((image, height * width))
         except UserError as error:
             outcome.failed.append(str(error))
     for sizes, same in by_size.items():
-        pixels = max(height * width for height, width in sizes)
-        step = max(1, min(batch_size, PIXELS_AT_ONCE // pixels))
-        yield from (same[first : first + step] for first in range(0, len(same), step))
+        most = max(1, min(batch_size, PIXELS_AT_ONCE // max(height * width for height, width in sizes)))
+        batch: list[ImageFile] = []
+        in_memory = 0
+        for image, pixels in same:
+            if batch and (len(batch) == most or in_memory + pixels > PIXELS_IN_MEMORY):
+                yield batch
+                batch, in_memory = [], 0
+            batch.append(image)
+            in_memory += pixels
+        yield batch
+
+
+def read_all(batch: Sequence[ImageFile]) -> list[np.ndarray | UserError]:
+    """The pixels of every image, or why there are none."""
+    read: list[np.ndarray | UserError] = []
+    for image in batch:
+        try:
+            read.append(read_image(image.path)[0])
+        except UserError as error:
+            read.append(error)
+    return read
 
 
 def segmented(
-    model: Model, batch: Sequence[ImageFile], view: ViewConfig, outcome: Outcome
+    model: Model,
+    batch: Sequence[ImageFile],
+    read: Sequence[np.ndarray | UserError],
+    view: ViewConfig,
+    outcome: Outcome,
 ) -> Iterator[tuple[ImageFile, Prediction]]:
     """The batch's images with what was found in them; of those that fail, only the reason is kept."""
-    read, pixels = [], []
-    for image in batch:
-        try:
-            pixels.append(read_image(image.path)[0])
-            read.append(image)
-        except UserError as error:
-            outcome.failed.append(str(error))
+    outcome.failed += [str(each) for each in read if isinstance(each, UserError)]
+    images = [image for image, each in zip(batch, read, strict=True) if not isinstance(each, UserError)]
+    pixels = [each for each in read if not isinstance(each, UserError)]
     try:
         predictions = model.predict_many(
             pixels, batch_size=len(batch), short_side=view.short_side, max_side=view.max_side
         )
-        for image, prediction in zip(read, predictions, strict=True):
+        for image, prediction in zip(images, predictions, strict=True):
             yield image, replace(prediction, file=str(image.path))
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):  # PyTorch has no class for that on a CPU
             raise
-        if len(batch) > 1:  # what was too much together may do one by one
-            for image in batch:
-                yield from segmented(model, [image], view, outcome)
+        if len(images) > 1:  # what was too much together may do one by one
+            for image, each in zip(images, pixels, strict=True):
+                yield from segmented(model, [image], [each], view, outcome)
         else:
             height, width = pixels[0].shape[:2]
             outcome.failed.append(
-                f"The image {batch[0].path} ({width} x {height}) needs more memory than there is: give --max-side 1024"
+                f"The image {images[0].path} ({width} x {height}) needs more memory than there is: give --max-side 1024"
             )
 
 
