@@ -8,26 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from comastre.config.first_step import CHANGEABLE
 from comastre.config.run import RunConfig
 from comastre.config.run_files import CHECKPOINTS, CONFIG, HOLDER, RESULTS
 from comastre.config.settings import differences, listed, load_config, write_config
 from comastre.errors import UserError
 from comastre.training.lock import locked
-
-# What may change between two starts of one run: where and how fast it runs, not what it learns. The bit-identical
-# resume is promised for unchanged settings only: other devices round differently.
-CHANGEABLE = frozenset(
-    {
-        "data.root",
-        "data.workers",
-        "training.accelerator",
-        "training.checkpoint_every",
-        "training.devices",
-        "training.log_every",
-        "training.nodes",
-        "training.strategy",
-    }
-)
 
 
 def refuse_unfit(out: Path, config: RunConfig, fresh: bool) -> None:

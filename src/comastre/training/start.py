@@ -8,24 +8,17 @@ from pathlib import Path
 from torch import nn
 
 from comastre.bundle import store
+from comastre.config.first_step import first_step_differences
 from comastre.config.run import RunConfig
 from comastre.config.run_files import CONFIG, RESULTS, STEPS, step_bundle
-from comastre.config.settings import Difference, differences, listed, load_config
+from comastre.config.settings import listed, load_config
 from comastre.errors import UserError
 from comastre.evaluation.examples import adopt_examples
 from comastre.evaluation.results import Results
 from comastre.files import copy_files
 from comastre.paths import user_path
 from comastre.stream.scenario import Scenario, Task
-from comastre.training.directory import CHANGEABLE
 from comastre.training.parts import Parts, Prepared
-
-# Both runs must share everything that shapes the first step's model or its scores, but for these fields. The stream is
-# not compared by its fields but by what they make the first step: 15-5 and 15-1 begin alike. Of the method's own fields
-# its section knows which ones act in later steps alone.
-_LATER = ("data.later_", "training.iterations_per_class")
-_COMPARED_OTHERWISE = ("method", "continual.")
-_OF_REPORTS = ("evaluation.convention", "evaluation.batch_size")
 
 
 @dataclass(frozen=True)
@@ -63,9 +56,7 @@ def start_from_base(base: Path, out: Path, config: RunConfig, prepared: Prepared
     if not all((base / name).exists() for name in (CONFIG, RESULTS, step_bundle(Path(), 0) / store.WEIGHTS)):
         raise UserError(f"{base} is not a run with a finished first step: give the folder of one")
     theirs = load_config(base / CONFIG)
-    changed = [found for found in differences(theirs, config) if _shapes_first_step(found, config)]
-    if not _same_first_step(theirs, config):
-        changed.insert(0, Difference("method", theirs.method, config.method))
+    changed = first_step_differences(theirs, config)
     if changed:
         raise UserError(f"{base} cannot be the base of {out}, its settings differ: {listed(changed)}")
 
@@ -91,27 +82,6 @@ def start_from_base(base: Path, out: Path, config: RunConfig, prepared: Prepared
         steps=(done,),
     )
     return Start(step_bundle(base, 0), first, examples=base)
-
-
-def _same_first_step(theirs: RunConfig, ours: RunConfig) -> bool:
-    """Whether the methods' first steps are the same, given the same settings."""
-    same_section = theirs.spec.section_name == ours.spec.section_name
-    # A variant may learn something else, such as masks without classes, or remember nothing of `init`.
-    same_purpose = theirs.spec.gives == ours.spec.gives and (ours.init is None or theirs.method == ours.method)
-    return same_section and same_purpose
-
-
-def _shapes_first_step(found: Difference, config: RunConfig) -> bool:
-    field, section = found.field, f"{config.spec.section_name}."
-    if field in CHANGEABLE or field.startswith((*_LATER, *_COMPARED_OTHERWISE, *_OF_REPORTS)):
-        return False
-    if field == "backbone.freeze_batch_norm":
-        return "always" in (found.old, found.new)
-    if field == "backbone.freeze_batch_norm_weights":
-        return config.backbone.holds_batch_norm(step=0)
-    if field.startswith(section):
-        return config.method_settings.shapes_first_step(field.removeprefix(section), config.init is not None)
-    return True
 
 
 def _difference(theirs: Scenario, ours: Scenario, names: tuple[str, ...]) -> str:
