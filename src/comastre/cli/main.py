@@ -13,6 +13,7 @@ import inspect
 import io
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import tyro
 
 from comastre import __version__
+from comastre.cli.compare import compare
 from comastre.cli.completion import completion
 from comastre.cli.convert import convert
 from comastre.cli.data import DATA_VERBS, data
@@ -55,6 +57,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "demo": demo,
     "train": train,
     "pretrain": pretrain,
+    "compare": compare,
     "learn": learn,
     "predict": predict,
     "eval": evaluate,
@@ -246,6 +249,9 @@ def _meant_method(name: str, rest: Sequence[str]) -> str | None:
         return None
     # What is wrong with a source is told by whoever reads it to use it.
     with contextlib.suppress(UserError, OSError, ValueError):
+        if name == "compare":
+            named = re.search(r"--methods[= ]([^, ]+)", " ".join(rest))
+            return find(named[1]).name if named else None
         if name in TAKE_MODELS:
             described = read_json(Path(source).joinpath("config.json"))
             if not isinstance(described, dict) or "method" not in described:

@@ -57,7 +57,7 @@ ERROR_NAMES = {
 def render(groups: Sequence[Group], convention: str, title: str) -> str:
     """The page of all groups."""
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_file), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(template_file), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.undefined = jinja2.StrictUndefined
     environment.filters |= {"score": number, "heat": heat}
@@ -68,8 +68,8 @@ def render(groups: Sequence[Group], convention: str, title: str) -> str:
         convention=convention,
         convention_words=CONVENTIONS[convention].of_a_run,
         error_names=ERROR_NAMES,
-        style=Markup(_file("style.css")),
-        script=Markup(_file("script.js")),
+        style=Markup(template_file("style.css")),
+        script=Markup(template_file("script.js")),
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         paper_where=WHERE,
@@ -213,5 +213,6 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _file(name: str) -> str:
+def template_file(name: str) -> str:
+    """The text of a file beside this one."""
     return resources.files("comastre.report").joinpath(name).read_text(encoding="utf-8")

@@ -63,7 +63,7 @@ def reference(run: Run) -> Reference | None:
     if run.results is None or run.results.protocol != "overlapped" or run.setting("continual", "class_order"):
         return None
     dataset, setting = dataset_of(run), run.results.setting
-    table = _tables()[dataset] if dataset in _DATASETS else {}
+    table = tables()[dataset] if dataset in _DATASETS else {}
     plain = _WITHOUT_BACKGROUND.get(dataset, ())
     rows = tuple(
         PaperRow(method, **found[setting], convention="no_background" if method in plain else "paper")
@@ -73,11 +73,12 @@ def reference(run: Run) -> Reference | None:
     rows = tuple(row for row in rows if (row.base, row.inc, row.all, row.avg) != (None, None, None, None))
     if not rows:
         return None
-    per_class = _tables()["voc_per_class"].get(setting, {}) if dataset == "voc" else {}
+    per_class = tables()["voc_per_class"].get(setting, {}) if dataset == "voc" else {}
     return Reference(rows, per_class)
 
 
 @lru_cache(maxsize=1)
-def _tables() -> dict[str, Any]:
+def tables() -> dict[str, Any]:
+    """Every number of the paper's tables, as `paper.json` has them."""
     text = resources.files("comastre.report").joinpath("paper.json").read_text(encoding="utf-8")
     return json.loads(text)

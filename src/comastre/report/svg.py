@@ -22,6 +22,8 @@ class Line:
     """Which run it is: decides colour and marker."""
     points: tuple[tuple[float, float | None], ...]
     markers: bool = True
+    spread: tuple[tuple[float, float, float], ...] = ()
+    """(x, low, high) of thin vertical lines, such as a standard deviation on either side."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,13 @@ def _line(line: Line, at: Callable[[float, float], tuple[float, float]]) -> list
         commands.append(f"{'L' if pen_down else 'M'}{across:.1f} {down:.1f}")
         places.append((across, down))
         pen_down = True
-    parts = [f'<path class="line run-{line.place % 8}" d="{"".join(commands)}"/>'] if commands else []
+    parts = []
+    for x, low, high in line.spread:
+        (across, bottom), (_, top) = at(x, low), at(x, high)
+        span = f'x1="{across:.1f}" x2="{across:.1f}" y1="{bottom:.1f}" y2="{top:.1f}"'
+        parts.append(f'<line class="whisker run-{line.place % 8}" {span}/>')
+    if commands:
+        parts.append(f'<path class="line run-{line.place % 8}" d="{"".join(commands)}"/>')
     if line.markers:
         parts += [marker(line.place, *place) for place in places]
     return parts

@@ -39,6 +39,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "α": r"$\alpha$",
     "–": "--",
+    "±": r"$\pm$",
 }
 
 
@@ -164,15 +165,15 @@ def as_csv(table: Table) -> str:
     """All digits, empty where there is no number."""
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
-    writer.writerow(map(_harmless, table.columns))
+    writer.writerow(map(harmless, table.columns))
     for row in table.rows:
         writer.writerow(
-            [_harmless(cell) if isinstance(cell, str) else "" if known(cell) is None else cell for cell in row]
+            [harmless(cell) if isinstance(cell, str) else "" if known(cell) is None else cell for cell in row]
         )
     return content.getvalue()
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Text that a spreadsheet shows and does not compute: an apostrophe before it is its sign for that."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
@@ -188,12 +189,12 @@ def as_markdown(table: Table) -> str:
 def as_latex(table: Table) -> str:
     """A booktabs table, to be used with \\usepackage{booktabs}."""
     layout = "".join("l" if words else "r" for words in _word_columns(table))
-    body = [" & ".join(_escaped(_text(cell)) for cell in row) + r" \\" for row in table.rows]
-    head = " & ".join(map(_escaped, table.columns)) + r" \\"
+    body = [" & ".join(escaped(_text(cell)) for cell in row) + r" \\" for row in table.rows]
+    head = " & ".join(map(escaped, table.columns)) + r" \\"
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_escaped(table.title)}}}",
+        rf"\caption{{{escaped(table.title)}}}",
         rf"\begin{{tabular}}{{{layout}}}",
         r"\toprule",
         head,
@@ -222,5 +223,6 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text as LaTeX shows it."""
     return "".join(_LATEX.get(character, character) for character in text)

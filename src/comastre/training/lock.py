@@ -72,10 +72,11 @@ _HELD: dict[Path, int] = {}
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[None]:
+def locked(out: Path, clean: bool = True) -> Iterator[None]:
     """Hold the run: a second process gets an error, the lock of a process that died is taken over.
 
     Whoever holds a run may call what holds it too: a lesson holds its folder before, during and after its training.
+    `clean` removes what others left half written in it.
     """
     place, thread = out.resolve(), threading.get_ident()
     if _HELD.get(place) == thread:
@@ -92,7 +93,8 @@ def locked(out: Path) -> Iterator[None]:
     try:
         _note_holder(out)
         _HELD[place] = thread
-        sweep(out, f"**/.*{PARTIAL}", seconds=0.0)  # nobody else writes here now
+        if clean:
+            sweep(out, f"**/.*{PARTIAL}", seconds=0.0)  # nobody else writes here now
         yield
     finally:
         _HELD.pop(place, None)

@@ -1,0 +1,80 @@
+"""What the numbers of a study say, in sentences; each is computed, so that it stays true for any study."""
+
+from __future__ import annotations
+
+from comastre.report.study_numbers import (
+    TITLES,
+    Against,
+    against_best,
+    agreements,
+    best,
+    metrics_of,
+)
+from comastre.studies.outcome import SettingFound, StudyFound
+from comastre.text import shortened
+
+RULE = (
+    "Differences are paired over seeds and class orders; one is beyond the spread where the 95 % interval of its mean "
+    "(Student's t over the pairs) leaves out 0"
+)
+
+
+def headline_metric(study: StudyFound) -> str:
+    """The metric that rows are compared by."""
+    return study.metric if study.metric in metrics_of(study) else "all"
+
+
+def difference_words(study: StudyFound, setting: SettingFound, convention: str) -> list[str]:
+    """Which row is first, and which of the others are behind it by more than the spread."""
+    metric = headline_metric(study)
+    first = best(study, setting, metric, convention)
+    found = against_best(study, setting, metric, convention)
+    if first is None or not found:
+        return []
+    parts = {
+        "beyond": [_behind(each) for each in found if each.difference.verdict == "beyond"],
+        "within": [_behind(each) for each in found if each.difference.verdict == "within"],
+        "unknown": [_behind(each) for each in found if each.difference.verdict == "unknown"],
+    }
+    words = [f"{setting.label}: {first} is first on {TITLES[metric]}."]
+    if parts["beyond"]:
+        words.append(f"Behind it beyond the spread: {', '.join(parts['beyond'])}.")
+    if parts["within"]:
+        words.append(f"Within the spread: {', '.join(parts['within'])}.")
+    if parts["unknown"]:
+        words.append(f"One pair alone says nothing of the spread: {', '.join(parts['unknown'])}.")
+    return words
+
+
+def _behind(each: Against) -> str:
+    mean, deviation = each.difference.differences.mean, each.difference.differences.deviation
+    spread = "" if deviation is None else f" ± {deviation:.1f} over {each.difference.pairs} pairs"
+    return f"{each.row} ({mean or 0.0:+.1f}{spread})"
+
+
+def agreement_words(study: StudyFound, setting: SettingFound, convention: str) -> list[str]:
+    """Whether rows stand as in the paper."""
+    found = agreements(study, setting, headline_metric(study), convention)
+    if not found:
+        return []
+    held = sum(len(each.held) for each in found) // 2
+    pairs = held + sum(len(each.turned) for each in found) // 2
+    words = [f"The paper's order of rows: {held} of {pairs} pairs stand here as there."]
+    told: set[frozenset[str]] = set()
+    for each in found:
+        for other, verdict in each.turned:
+            if frozenset((each.row, other)) not in told:
+                told.add(frozenset((each.row, other)))
+                how = {"beyond": "beyond the spread", "within": "within the spread", "unknown": "one pair"}[verdict]
+                words.append(f"Not so: {each.row} and {other} ({how}).")
+    return words
+
+
+def missing_words(study: StudyFound, setting: SettingFound) -> list[str]:
+    """Which runs the table lacks."""
+    lacking = [
+        f"{run.row}, seed {run.seed}" + (f", order {run.order}" if run.order else "")
+        for run in study.runs
+        if run.setting == setting.label and not run.finished
+    ]
+    return [f"Not finished in {setting.label}: {shortened(lacking, 6)}."] if lacking else []

@@ -1,0 +1,53 @@
+"""A study from start to end: train what is missing, then gather what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from comastre.errors import UserError
+from comastre.live_line import LiveLine
+from comastre.studies.directory import STUDY, claimed
+from comastre.studies.jobs import Outcome, train_all
+from comastre.studies.outcome import StudyFound, collect
+from comastre.studies.plan import Plan
+from comastre.studies.workers import Processes, Workers, available_cores, available_gpus, share_of
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where runs are trained."""
+
+    jobs: int | None = None
+    """At the same time; None for one, and on a cluster for as many as can start."""
+    cluster: str | None = None
+    options: str = ""
+    """Of the cluster, as YAML."""
+
+
+def conduct(plan: Plan, out: Path, where: Where) -> tuple[StudyFound, Outcome]:
+    """Train all runs that are not finished, and write `study.json`, also where some died or all were stopped."""
+    if where.jobs is not None and where.jobs < 1:
+        raise UserError(f"--jobs is {where.jobs} but must be 1 or more")
+    workers, most = _workers(plan, out, where)
+    with claimed(out, plan), LiveLine(Console(stderr=True), stays=False) as line:
+        try:
+            outcome = train_all(plan, out, workers, most, line)
+        finally:
+            found = collect(plan, out)
+            found.write(out / STUDY)
+    return found, outcome
+
+
+def _workers(plan: Plan, out: Path, where: Where) -> tuple[Workers, int]:
+    if where.cluster is not None:
+        from comastre.studies.cluster import Cluster
+
+        return Cluster(where.cluster, where.options, out, plan.runs[0].config), where.jobs or len(plan.runs)
+    if where.options:
+        raise UserError("--cluster-options is for --cluster slurm: add that, or leave it out")
+    most = where.jobs or 1
+    gpus = available_gpus() if most > 1 and plan.runs[0].config.training.accelerator in ("auto", "cuda") else ()
+    return Processes(share_of(most, plan.runs[0].config, available_cores(), gpus), divide=most > 1), most

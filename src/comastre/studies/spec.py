@@ -1,0 +1,307 @@
+"""From a study file, a built-in name or a list of methods to a study; what is wrong in one is said in a sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from comastre.config import methods
+from comastre.config.overrides import find_field
+from comastre.config.settings import flatten, preset_names, read_settings
+from comastre.config.yaml_text import NotYaml, parse_yaml
+from comastre.documents import Unreadable, text_of
+from comastre.errors import UserError
+from comastre.paths import user_path
+from comastre.section import Section
+from comastre.studies.study import Metric, Order, Row, Setting, Study
+from comastre.text import brief, shortened
+
+SCALES = ("paper", "voc-small", "shapes")
+MOST = 1000
+"""Of rows, seeds, orders and settings, each: what is more, nobody can have meant."""
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MOST)]
+Orders = int | tuple[int | tuple[int, ...], ...]
+
+
+class RowSpec(Section):
+    """A row as a file has it."""
+
+    name: Name
+    method: str | None = None
+    fields: dict[str, Any] = Field(default_factory=dict)
+    seeds: Seeds | None = None
+    paper: tuple[str, ...] = ()
+    found: str = ""
+    scales: tuple[str, ...] | None = None
+    """At which scales the row is there; by default at all."""
+
+
+class ScaleSpec(Section):
+    """What is different at one scale."""
+
+    preset: str | None = None
+    settings: dict[str, str] | tuple[str, ...] | None = None
+    seeds: Seeds | None = None
+    orders: Orders | None = None
+    fields: dict[str, Any] = Field(default_factory=dict)
+    paper_setting: dict[str, str] = Field(default_factory=dict)
+
+
+class StudySpec(Section):
+    """A study as a file has it."""
+
+    title: str = ""
+    about: str = ""
+    preset: str | None = None
+    settings: dict[str, str] | tuple[str, ...] | None = None
+    rows: Annotated[tuple[RowSpec, ...], Field(min_length=1, max_length=MOST)]
+    seeds: Seeds = (0,)
+    orders: Orders = 1
+    fields: dict[str, Any] = Field(default_factory=dict)
+    metric: Metric = "all"
+    paper_setting: dict[str, str] = Field(default_factory=dict)
+    scales: dict[str, ScaleSpec] = Field(default_factory=dict)
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _plain_methods(cls, given: Any) -> Any:
+        """A row may be the name of a method alone."""
+        if not isinstance(given, list | tuple):
+            return given
+        return [{"name": methods.title_of(each), "method": each} if isinstance(each, str) else each for each in given]
+
+
+@lru_cache(maxsize=1)
+def built_in_names() -> tuple[str, ...]:
+    """Names of the studies that come with the package: figures first, then tables in their order."""
+    files = resources.files("comastre.studies").joinpath("builtin").iterdir()
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
+
+
+def is_study(source: str) -> bool:
+    """Whether a source is a study: a built-in one, or a file with rows."""
+    if source in built_in_names():
+        return True
+    if source in preset_names():
+        return False
+    path = user_path(source)
+    try:
+        content = parse_yaml(text_of(path)) if path.is_file() else None
+    except (OSError, Unreadable, NotYaml):
+        return False
+    return isinstance(content, dict) and "rows" in content
+
+
+def read_study(source: str, scale: str | None = None) -> Study:
+    """The study that a built-in name or a file describes, at a scale where it has several."""
+    built_in = source in built_in_names()
+    if built_in:
+        text, origin, name = _built_in_text(source), f"the study {source}", source
+    else:
+        path = user_path(source)
+        try:
+            text, origin, name = text_of(path), source, path.stem
+        except (OSError, Unreadable) as error:
+            raise UserError(f"{source} cannot be read as text: {error}") from None
+    try:
+        content = parse_yaml(text)
+    except NotYaml as error:
+        raise UserError(f"{origin} is not valid YAML{error}") from None
+    try:
+        spec = StudySpec.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{origin}: {_explained(error)}") from None
+    return _resolved(spec, name, origin, scale, Path() if built_in else user_path(source).parent)
+
+
+def study_of_methods(source: str, names: Sequence[str], settings: Sequence[str] = ()) -> Study:
+    """The plain case: methods on a preset or a YAML file of a run."""
+    for name in names:
+        methods.find(name)
+    read_settings(source)  # says what is wrong with it
+    rows = tuple(Row(methods.title_of(name), name) for name in names)
+    _refuse_twice([row.name for row in rows], "--methods", "method")
+    label = Path(source).stem
+    return Study(
+        name=label,
+        rows=rows,
+        settings=_settings(source, tuple(settings), "--settings", Path()),
+        title=f"Comparison on {label}",
+    )
+
+
+def no_methods(source: str) -> UserError:
+    """What to say of a source that is no study, where no methods are named."""
+    if source in preset_names() or user_path(source).is_file():
+        return UserError(f"{source} is no study: name methods to compare, as in --methods comastre,finetune")
+    if user_path(source).is_dir():
+        return UserError(f"{source} is a folder without a study.json: give the command that its study was started with")
+    near = difflib.get_close_matches(source, [*built_in_names(), *preset_names()], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"the studies are {', '.join(built_in_names())}"
+    return UserError(f"{source} is neither a study, a preset nor a file: {hint}")
+
+
+def read_orders(given: Orders, origin: str) -> tuple[Order, ...]:
+    """Orders by number, or as a list of class ids each; those that are to be drawn are without classes yet."""
+    if isinstance(given, int):
+        if not 1 <= given <= MOST:
+            raise UserError(f"{origin}: orders is {given} but must be 1 to {MOST}")
+        return tuple(Order(number) for number in range(given))
+    orders = []
+    for place, each in enumerate(given, start=1):
+        if isinstance(each, int):
+            if not 0 <= each <= MOST:
+                raise UserError(f"{origin}: there is no class order {each}: 0 is the settings' own, 1 to {MOST} drawn")
+            orders.append(Order(each))
+        elif sorted(each) != list(range(1, len(each) + 1)):
+            raise UserError(
+                f"{origin}: class order {place} is {brief(list(each))}, which is no permutation of 1 to {len(each)}: "
+                "name every class once, by its number"
+            )
+        else:
+            orders.append(Order(place, each))
+    _refuse_twice([str(order.number) for order in orders], origin, "class order")
+    if not orders:
+        raise UserError(f"{origin}: orders is empty: leave it out, or name one")
+    return tuple(orders)
+
+
+def fields_of(given: Mapping[str, Any], method: str, origin: str) -> dict[str, Any]:
+    """Fields of a study file, dotted or nested, leading sections left out where that is unique, as a nested dict."""
+    found: dict[str, Any] = {}
+    for name, value in _leaves(given, method):
+        try:
+            field = find_field(name, method)
+        except UserError as error:
+            raise UserError(f"{origin}: {error}") from None
+        *sections, leaf = field.name.split(".")
+        place = found
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[leaf] = value
+    return found
+
+
+def _leaves(given: Mapping[str, Any], method: str, prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted names with values; a value that is a mapping stays one where the name is that of a field."""
+    leaves: list[tuple[str, Any]] = []
+    for name, value in given.items():
+        dotted = f"{prefix}{name}"
+        if isinstance(value, Mapping) and dotted != "data.options":
+            leaves += _leaves(value, method, f"{dotted}.")
+        else:
+            leaves.append((dotted, value))
+    return leaves
+
+
+def _resolved(spec: StudySpec, name: str, origin: str, scale: str | None, folder: Path) -> Study:
+    if scale is not None and not spec.scales:
+        raise UserError(f"{origin} has no scales: leave out --scale")
+    if spec.scales:
+        known = ", ".join(spec.scales)
+        if scale is None:
+            raise UserError(f"{origin} has several scales: choose one with --scale {' | '.join(spec.scales)}")
+        if scale not in spec.scales:
+            raise UserError(f"{origin} has no scale {scale!r}: choose {known}")
+    own = spec.scales.get(scale or "", ScaleSpec())
+    given = [row for row in spec.rows if row.scales is None or scale is None or scale in row.scales]
+    _refuse_twice([row.name for row in given], origin, "row")
+    preset, settings = own.preset or spec.preset, own.settings or spec.settings
+    if preset is None and not isinstance(settings, dict):
+        raise UserError(f"{origin} names no preset: add `preset:` with a preset or a YAML file of a run")
+    rows = tuple(
+        Row(
+            name=row.name,
+            method=None if row.method is None else methods.find(row.method).name,
+            fields=row.fields,
+            seeds=row.seeds,
+            paper=row.paper,
+            found=row.found,
+        )
+        for row in given
+    )
+    return Study(
+        name=name,
+        rows=rows,
+        settings=_settings(preset, settings or (), origin, folder),
+        seeds=_unique_seeds(own.seeds or spec.seeds, origin),
+        orders=read_orders(own.orders if own.orders is not None else spec.orders, origin),
+        fields={**flatten(spec.fields), **flatten(own.fields)},
+        title=spec.title or name,
+        about=spec.about,
+        scale=scale or "",
+        metric=spec.metric,
+        paper_setting={**spec.paper_setting, **own.paper_setting},
+    )
+
+
+def _settings(
+    preset: str | None, given: Mapping[str, str] | tuple[str, ...], origin: str, folder: Path
+) -> tuple[Setting, ...]:
+    """Settings by label: a preset or a file each, or B-I on the study's preset."""
+    pairs = given if isinstance(given, Mapping) else {label: label for label in given}
+    if not isinstance(given, Mapping):
+        _refuse_twice(list(given), origin, "setting")
+    found = []
+    for label, source in pairs.items():
+        if source in preset_names() or source.endswith((".yaml", ".yml")):
+            found.append(Setting(label, _beside(source, folder)))
+        elif preset is None:
+            raise UserError(f"{origin}: the setting {source!r} is neither a preset nor a file: `comastre presets`")
+        else:
+            found.append(Setting(label, _beside(preset, folder), source))
+    if not found:
+        assert preset is not None
+        source = _beside(preset, folder)
+        found.append(Setting(str(read_settings(source).get("continual", {}).get("setting", Path(source).stem)), source))
+    for each in found:
+        read_settings(each.source)  # says what is wrong with it
+    return tuple(found)
+
+
+def _beside(source: str, folder: Path) -> str:
+    """A preset, or a file that is named from where the study file lies."""
+    return source if source in preset_names() else str(folder / user_path(source))
+
+
+def _unique_seeds(seeds: tuple[int, ...], origin: str) -> tuple[int, ...]:
+    _refuse_twice([str(seed) for seed in seeds], origin, "seed")
+    return seeds
+
+
+def _refuse_twice(names: Sequence[str], origin: str, what: str) -> None:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"{origin}: the {what} {twice[0]} is given twice: name it once")
+
+
+def _explained(error: ValidationError) -> str:
+    """The first thing that is wrong with a study file."""
+    first = error.errors()[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    kind, message = first["type"], first["msg"]
+    if kind == "extra_forbidden":
+        known = list(
+            (RowSpec if "rows" in first["loc"] else ScaleSpec if "scales" in first["loc"] else StudySpec).model_fields
+        )
+        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+        return f"there is no field {place}: " + (
+            f"did you mean {near[0]}?" if near else f"there are {shortened(known)}"
+        )
+    if kind == "missing":
+        return f"{place} is missing"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{place or 'it'} is {brief(first['input'])} but must hold `field: value` lines"
+    allowed = message.replace("Input should be", "must be").replace("Value error, ", "")
+    return f"{place} is {brief(first['input'])} but {allowed[0].lower()}{allowed[1:]}"
+
+
+def _built_in_text(name: str) -> str:
+    return resources.files("comastre.studies").joinpath("builtin", f"{name}.yaml").read_text(encoding="utf-8")
