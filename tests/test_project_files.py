@@ -93,7 +93,8 @@ def imported(folder: Path) -> dict[str, Path]:
 
 def test_what_the_package_imports_is_declared_and_what_is_declared_is_imported() -> None:
     needed = declared(PROJECT["project"]["dependencies"])
-    optional = declared(PROJECT["project"]["optional-dependencies"]["supervision"])
+    extras = PROJECT["project"]["optional-dependencies"]
+    optional = declared([*extras["supervision"], *extras["cluster"]])
     found = imported(ROOT / "src")
     assert {name: file for name, file in found.items() if name not in needed | optional} == {}
     assert needed - found.keys() == NOT_IMPORTED
