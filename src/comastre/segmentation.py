@@ -115,6 +115,8 @@ class ProposedMasks:
     """Which part of the logits is the image; None: all of it."""
     softmax: bool = False
     """Whether masks are a softmax over the proposals, which share each pixel, in place of a sigmoid."""
+    named: Tensor | None = None
+    """(N,) index of the class that each proposal is recognised as, where that is not its largest score."""
 
     def masks(self) -> Tensor:
         """(N, H, W) bool, at the image's size."""
@@ -125,7 +127,8 @@ class ProposedMasks:
         """(N,) index of the class that each proposal is recognised as, -1 for those that were not looked at."""
         if self.class_scores.shape[1] == 0:
             return torch.full_like(self.objectness, -1, dtype=torch.long)
-        return torch.where(self.objectness > self.confident, self.class_scores.argmax(dim=1), -1)
+        named = self.class_scores.argmax(dim=1) if self.named is None else self.named
+        return torch.where(self.objectness > self.confident, named, -1)
 
     def to(self, device: torch.device | str) -> ProposedMasks:
         """The same on another device."""
@@ -134,6 +137,7 @@ class ProposedMasks:
             objectness=self.objectness.to(device),
             class_scores=self.class_scores.to(device),
             logits=self.logits.to(device),
+            named=None if self.named is None else self.named.to(device),
         )
 
 

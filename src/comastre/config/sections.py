@@ -185,12 +185,21 @@ class MethodConfig(Section):
         """Fields that a named size fills in where they are not given."""
         return {}
 
+    @classmethod
+    def adopting(cls, settings: Mapping[str, Any], num_tasks: int) -> Mapping[str, Any]:
+        """The section for a model of another method, with that one's `settings`, that has learned so many tasks."""
+        return settings
+
     def shapes_first_step(self, field: str, from_init: bool) -> bool:
         """Whether a field of the section, as in `optimiser.clip`, has a say in the model of a first step.
 
         Runs that share a first step (`--base`) may differ in the others. `from_init`: it starts from another model.
         """
         return not field.startswith("optimiser.later_")
+
+    def learns_at_once(self, step: int) -> bool:
+        """Whether a step is learned by one look at each of its images, without any iteration."""
+        return False
 
     def for_lesson(self, new_classes: int) -> Mapping[str, Any]:
         """Fields to change where a model is taught `new_classes` classes from few images (`comastre learn`)."""

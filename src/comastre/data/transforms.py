@@ -184,6 +184,11 @@ def _cut_labels(labels: Tensor, crop: Crop, missing: list[int]) -> Tensor:
     return functional.pad(cut[None], missing, fill=IGNORE)[0] if any(missing) else cut
 
 
+def resized_labels(labels: Tensor, size: tuple[int, int]) -> Tensor:
+    """A whole label map (H, W) at another size, by nearest-exact resizing."""
+    return _cut_labels(labels, Crop(size, 0, 0, *size, flip=False, side=max(size)), [0, 0, 0, 0])
+
+
 def _nearest(old: int, new: int, first: int, num: int) -> Tensor:
     """The old pixels under the centres of the new pixels first..first + num - 1."""
     # In 32 bits, as torch's nearest-exact does it: a centre on the edge of two pixels then falls to the same one.

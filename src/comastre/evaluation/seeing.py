@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
-from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
 from comastre.config.view import ViewConfig, padded_size
+from comastre.data.shown import shown
 from comastre.evaluation.looks import combined
 from comastre.segmentation import Segmentation, SegmentImages, Size
 
@@ -38,7 +37,7 @@ def _look(
     """What the model says of images that it sees at these sizes."""
     found: dict[int, Segmentation] = {}
     for group in _of_one_size(sizes):
-        batch, padding = _prepare([images[index] for index in group], [sizes[index] for index in group])
+        batch, padding = shown([images[index] for index in group], [sizes[index] for index in group])
         results = segment(
             batch.to(device),
             None if padding is None else padding.to(device),
@@ -55,25 +54,6 @@ def _of_one_size(sizes: Sequence[Size]) -> list[list[int]]:
     for index, size in enumerate(sizes):
         groups.setdefault(padded_size(*size), []).append(index)
     return list(groups.values())
-
-
-def _prepare(images: Sequence[Tensor], sizes: Sequence[Size]) -> tuple[Tensor, Tensor | None]:
-    """The images (B, 3, H, W) uint8 at their sizes, padded, and where they are padded (B, H, W); None for nowhere."""
-    height, width = padded_size(*sizes[0])
-    batch = torch.zeros(len(images), 3, height, width, dtype=torch.uint8)
-    padding = torch.ones(len(images), height, width, dtype=torch.bool)
-    for row, (image, size) in enumerate(zip(images, sizes, strict=True)):
-        batch[row, :, : size[0], : size[1]] = _resized(image, size)
-        padding[row, : size[0], : size[1]] = False
-    return batch, padding if bool(padding.any()) else None
-
-
-def _resized(image: Tensor, size: Size) -> Tensor:
-    """As training resizes: bilinear, and smoothed where it becomes smaller."""
-    if _size(image) == size:
-        return image
-    resized: Tensor = functional.resize(image, list(size), interpolation=InterpolationMode.BILINEAR, antialias=True)
-    return resized
 
 
 def _size(image: Tensor) -> Size:

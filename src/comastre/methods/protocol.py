@@ -95,9 +95,23 @@ class Method(ABC):
     def look_back(self, model: nn.Module, batches: Batches) -> None:  # noqa: B027
         """Look at a task's images after the last iteration, such as for prototypes; `after_training` follows."""
 
+    def gather(self, model: nn.Module, images: Batches) -> None:  # noqa: B027
+        """Look at every image of a task once after the last iteration: whole, and as predictions see it."""
+
+    def adopt(self, model: nn.Module, images: Batches) -> nn.Module:
+        """The model of a first step that another method trained, as one of this method's own.
+
+        `images` are those of that step, as `gather` sees them; none where nobody has them any more.
+        """
+        return model
+
     def after_training(self, task: Task, model: nn.Module) -> nn.Module:
         """The model as it is evaluated and kept, after the last iteration of `task`."""
         return model
+
+    def remarks(self) -> tuple[str, ...]:
+        """What to tell the user after a model was adopted and after a step, a sentence each."""
+        return ()
 
     def state(self) -> dict[str, Tensor]:
         """What must survive a kill beside the model: an old model, prototypes, thresholds."""

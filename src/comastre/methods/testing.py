@@ -38,6 +38,7 @@ from comastre.section import merge
 from comastre.stream.build import build_stream
 from comastre.stream.loading import Batch, training_batches
 from comastre.stream.scenario import Scenario, Task
+from comastre.stream.whole_images import whole_images
 
 SMALL: Mapping[str, Any] = {
     "size": "tiny",
@@ -48,6 +49,7 @@ SMALL: Mapping[str, Any] = {
     "training": {"batch_size": 4, "accelerator": "cpu"},
 }
 _ITERATIONS = 2
+_IMAGES = 12
 
 
 class _Stream:
@@ -65,6 +67,14 @@ class _Stream:
         stream = training_batches(self.dataset, task, self.config, start)
         return (part for parts in islice(stream, count) for part in parts)
 
+    def whole(self, task: Task, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """A process's share of some whole images."""
+        some = replace(task, images=task.images[:_IMAGES])
+        return whole_images(self.dataset, some, self.config, rank, world_size)
+
+    def learns_at_once(self, task: Task) -> bool:
+        return self.config.method_settings.learns_at_once(task.step)
+
 
 def check_method(spec: MethodSpec, settings: Mapping[str, Any] | None = None) -> None:
     """Raise an AssertionError with one sentence for the first promise that the method does not keep.
@@ -78,6 +88,8 @@ def check_method(spec: MethodSpec, settings: Mapping[str, Any] | None = None) ->
         _check_growth(stream, spec)
         _check_nothing_to_learn(stream)
         _check_resume(stream)
+        if stream.learns_at_once(stream.scenario.tasks[1]):
+            _check_resume_between(stream)
         _check_two_processes(stream, spec, settings, Path(folder))
 
 
@@ -99,11 +111,18 @@ def _check_growth(stream: _Stream, spec: MethodSpec) -> None:
         learned = (*learned, len(task.new_classes)) if "labels" in spec.gives else (1,)
         assert model.tasks == learned, f"after the classes {learned} were begun, model.tasks is {model.tasks}"
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        method.before_training(model, partial(stream.batches, task, 2))
-        _train(stream, method, model, task, _ITERATIONS)
+        if stream.learns_at_once(task):
+            what = f"a look at the images of step {task.step} changed no number"
+            method.gather(model, partial(stream.whole, task))
+        else:
+            what = f"{_ITERATIONS} iterations of step {task.step} changed no weight"
+            method.before_training(model, partial(stream.batches, task, 2))
+            _train(stream, method, model, task, _ITERATIONS)
         changed = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])]
-        assert changed, f"{_ITERATIONS} iterations of step {task.step} changed no weight"
-        method.look_back(model, partial(stream.batches, task, 2))
+        assert changed, what
+        if not stream.learns_at_once(task):
+            method.look_back(model, partial(stream.batches, task, 2))
+            method.gather(model, partial(stream.whole, task))
         model = method.after_training(task, model)
         assert model.tasks == learned, "after_training changed the model's tasks"
         _check_model(stream, method, model, sum(learned), spec)
@@ -178,8 +197,8 @@ def _check_nothing_to_learn(stream: _Stream) -> None:
 
 
 def _check_resume(stream: _Stream) -> None:
-    """Killed in the middle of the last step, a method goes on from its state to the same bits."""
-    tasks = stream.scenario.tasks[:2]
+    """Killed in the middle of the last step with iterations, a method goes on from its state to the same bits."""
+    tasks = [task for task in stream.scenario.tasks[:2] if not stream.learns_at_once(task)]
     method, model = stream.method(), None
     for task in tasks:
         torch.manual_seed(task.step)
@@ -188,6 +207,7 @@ def _check_resume(stream: _Stream) -> None:
         optimiser = _train(stream, method, model, task, _ITERATIONS)
         if task is not tasks[-1]:
             method.look_back(model, partial(stream.batches, task, 2))
+            method.gather(model, partial(stream.whole, task))
             model = method.after_training(task, model)
     assert model is not None
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -212,6 +232,27 @@ def _check_resume(stream: _Stream) -> None:
     assert not different, f"after a kill and a restart {different[0]} ends otherwise ({len(different)} weights in all)"
 
 
+def _check_resume_between(stream: _Stream) -> None:
+    """Killed before a step that is one look at its images, a method ends it with the same bits."""
+    first, second = stream.scenario.tasks[:2]
+    method = stream.method()
+    model = method.begin(first, None)
+    method.gather(model, partial(stream.whole, first))
+    model = method.after_training(first, model)
+    state = {name: tensor.clone() for name, tensor in method.state().items()}
+    again = stream.method()
+    rebuilt = again.build(model.tasks)  # type: ignore[arg-type]
+    rebuilt.load_state_dict(copy.deepcopy(model.state_dict()))
+    again.restore(None, rebuilt, state)
+    ends = []
+    for one, built in ((method, model), (again, rebuilt)):
+        built = one.begin(second, built)
+        one.gather(built, partial(stream.whole, second))
+        ends.append(one.after_training(second, built).state_dict())
+    different = [name for name, tensor in ends[0].items() if not torch.equal(tensor, ends[1][name])]
+    assert not different, f"after a kill and a restart {different[0]} ends otherwise ({len(different)} tensors in all)"
+
+
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
@@ -229,8 +270,12 @@ class _Losses(nn.Module):
 
 
 def _check_two_processes(stream: _Stream, spec: MethodSpec, settings: Mapping[str, Any] | None, folder: Path) -> None:
-    """The mean gradient of two processes with half a batch each is that of one process with all of it."""
-    one = _gradients(stream, _later_losses(stream), slice(0, 4))
+    """The mean gradient of two processes with half a batch each is that of one process with all of it.
+
+    So are the numbers of a step that is one look at its images.
+    """
+    at_once = stream.learns_at_once(stream.scenario.tasks[1])
+    one = _gathered(stream, 0, 1) if at_once else _gradients(stream, _later_losses(stream), slice(0, 4))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -246,6 +291,11 @@ def _check_two_processes(stream: _Stream, spec: MethodSpec, settings: Mapping[st
             worker.terminate()
     assert all(worker.exitcode == 0 for worker in workers), "with two processes it fails, or they wait for each other"
     two = load_file(folder / "gradients.safetensors")
+    if at_once:
+        for name, number in one.items():
+            same = torch.allclose(two[name], number, rtol=1e-4, atol=1e-5 * float(number.abs().max()))
+            assert same, f"{name} is another where two processes look at the images"
+        return
     assert one.keys() == two.keys(), "in two processes other weights get a gradient"
     # A gradient that is 0 but for rounding, such as that of an attention's key bias, differs by all of itself.
     smallest = 1e-3 * max(float(gradient.abs().max()) for gradient in one.values())
@@ -270,6 +320,11 @@ def _half(rank: int, port: int, name: str, settings: Mapping[str, Any], folder: 
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     try:
         stream = _Stream(methods.find(name), settings)
+        if stream.learns_at_once(stream.scenario.tasks[1]):
+            gathered = _gathered(stream, rank, 2)
+            if rank == 0:
+                save_file(gathered, folder / "gradients.safetensors")
+            return
         plain = _later_losses(stream)
         share_batch_statistics(plain)  # as the loop does
         losses = DistributedDataParallel(plain, find_unused_parameters=True)
@@ -291,6 +346,18 @@ def _later_losses(stream: _Stream) -> _Losses:
     assert model is not None
     losses = _Losses(method, model)
     return losses.train()
+
+
+def _gathered(stream: _Stream, rank: int, world_size: int) -> dict[str, Tensor]:
+    """All real numbers of a model after two steps, of which this process saw its share of the images."""
+    method, model = stream.method(), None
+    for task in stream.scenario.tasks[:2]:
+        torch.manual_seed(task.step)
+        model = method.begin(task, model)
+        method.gather(model, partial(stream.whole, task, rank, world_size))
+        model = method.after_training(task, model)
+    assert model is not None
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
 
 
 def _gradients(stream: _Stream, losses: nn.Module, rows: slice) -> dict[str, Tensor]:

@@ -147,7 +147,7 @@ def training_batches(
     """For every iteration from `start` on (to `stop`, or for ever), the micro-batches of this process."""
     stream = TrainingStream(dataset, task, config, rank, world_size)
     iterations = count(start) if stop is None else range(start, stop)
-    return _load(stream, iterations, config.data.workers)
+    return load_in_order(stream, iterations, config.data.workers)
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def evaluation_batches(
     """Every image of the dataset once over all processes, at its own size; shares may differ by one image."""
     share = range(rank, len(dataset), world_size)
     batches = [share[first : first + batch_size] for first in range(0, len(share), batch_size)]
-    return _load(_EvaluationBatches(dataset, batches), range(len(batches)), workers)
+    return load_in_order(_EvaluationBatches(dataset, batches), range(len(batches)), workers)
 
 
 # --- loader processes ------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class _InOrder(Sampler[int]):
         return iter(self.numbers)
 
 
-def _load(dataset: Dataset[Value | UserError], numbers: Iterable[int], workers: int) -> Iterator[Value]:
+def load_in_order(dataset: Dataset[Value | UserError], numbers: Iterable[int], workers: int) -> Iterator[Value]:
     """The items `numbers` of a dataset in order, made by loader processes; none are started for `workers` 0."""
     if workers == 0:
         items: Iterator[Value | UserError] = (dataset[number] for number in numbers)

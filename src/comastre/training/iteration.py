@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -16,6 +17,7 @@ from comastre.methods.protocol import Batches, Method
 from comastre.nets.shared_batch_norm import share_batch_statistics
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
+from comastre.stream.whole_images import whole_images
 from comastre.training.checkpoint import Position
 from comastre.training.finiteness import LossWatch
 from comastre.training.memory import named_when_full
@@ -48,6 +50,44 @@ def one_pass(session: Session, task: Task, parts: Parts, prepared: Prepared) -> 
                 yield from (part.to(session.fabric.device) for part in next(stream))
 
     return batches
+
+
+def each_image(session: Session, task: Task, prepared: Prepared) -> Batches:
+    """Every image of a task once, whole, this process's share, as often as a method asks."""
+    config, team, progress = session.config, session.team, session.progress
+
+    def batches() -> Iterator[Batch]:
+        if task.images:
+            progress.begin_look(task.step, -(-len(task.images) // team.size))
+        with closing(whole_images(prepared.training_set, task, config, team.rank, team.size)) as stream:
+            for batch in stream:
+                yield batch.to(session.fabric.device)
+                progress.scored(1)
+
+    return batches
+
+
+def adopt(session: Session, task: Task, model: Any, prepared: Prepared) -> Any:
+    """A model that was trained elsewhere, up to and with `task`, as one of the run's method."""
+    model = session.method.adopt(model, each_image(session, task, prepared)).to(session.fabric.device)
+    for sentence in session.method.remarks():
+        session.progress.say(sentence)
+    return model
+
+
+def look_back(session: Session, task: Task, model: Any, parts: Parts, prepared: Prepared) -> tuple[Any, float]:
+    """The model as it is kept, after its method has looked at the images of `task` once more; and how long that took.
+
+    Seconds are counted where looking is all the learning there is.
+    """
+    method, began = session.method, time.perf_counter()
+    method.look_back(model, one_pass(session, task, parts, prepared))
+    method.gather(model, each_image(session, task, prepared))
+    model = method.after_training(task, model)
+    seconds = time.perf_counter() - began if session.totals[task.step] == 0 else 0.0
+    for sentence in method.remarks():
+        session.progress.say(f"{session.progress.title(task.step)}: {sentence}")
+    return model, seconds
 
 
 def set_up(fabric: Fabric, method: Method, model: Any, config: RunConfig, task: Task) -> tuple[Any, Any, Optimizer]:

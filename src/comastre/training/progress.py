@@ -39,6 +39,7 @@ class RunProgress:
         self._started = (0.0, 0)
         self._speed = 0.0
         self._scored = (0, 0)
+        self._verb = "scoring"
         self._said = 0.0
 
     @property
@@ -77,17 +78,24 @@ class RunProgress:
 
     def begin_evaluation(self, step: int, images: int) -> None:
         """The model of a step is scored on so many images."""
-        self._step, self._scored, self._said = step, (0, images), time.monotonic()
+        self._begin_images(step, images, "scoring", f"evaluation on {images} images")
+
+    def begin_look(self, step: int, images: int) -> None:
+        """The method of a run looks once at so many images of a step."""
+        self._begin_images(step, images, "looking", f"a look at each of {images} images")
+
+    def _begin_images(self, step: int, images: int, verb: str, line: str) -> None:
+        self._step, self._scored, self._said, self._verb = step, (0, images), time.monotonic(), verb
         if self._line.in_place:
-            self._line.show(f"{self.title(step)} scoring", 0, images, ("images",))
+            self._line.show(f"{self.title(step)} {verb}", 0, images, ("images",))
         else:
-            self.say(f"{self.title(step)}: evaluation on {images} images")
+            self.say(f"{self.title(step)}: {line}")
 
     def scored(self, images: int) -> None:
-        """So many more are scored."""
+        """So many more are scored, or looked at."""
         done, total = self._scored[0] + images, self._scored[1]
         self._scored = done, total
-        title = f"{self.title(self._step)} scoring"
+        title = f"{self.title(self._step)} {self._verb}"
         self._line.show(title, min(done, total), total, ("images",))
         if not self._line.in_place and time.monotonic() - self._said > SECONDS_BETWEEN_LINES and done < total:
             self._said = time.monotonic()

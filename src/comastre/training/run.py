@@ -19,14 +19,14 @@ from comastre.training.clock import Clock
 from comastre.training.directory import claimed, has_checkpoint, refuse_unfit
 from comastre.training.environment import write_environment
 from comastre.training.finiteness import LossWatch
-from comastre.training.iteration import begin_step, iterate, one_pass, set_up
+from comastre.training.iteration import adopt, begin_step, iterate, look_back, one_pass, set_up
 from comastre.training.launch import Team, build_fabric, launch, spawns
 from comastre.training.mending import finished_results, mend
 from comastre.training.metrics import MetricsLog
 from comastre.training.parts import LearnedStep, Parts, Prepared, default_parts, prepare
 from comastre.training.progress import RunProgress
 from comastre.training.resume import load_checkpoint, restore_randomness, where_it_is
-from comastre.training.schedule import iterations_of_step
+from comastre.training.schedule import iterations_of_task
 from comastre.training.session import Session
 from comastre.training.start import Start, adopted_start, init_model, start_from_base
 from comastre.training.stopping import Interrupted, StopRequest
@@ -81,7 +81,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
     prepared = given or prepare(config, parts)
     scenario = prepared.scenario
     method = parts.method(config)
-    totals = tuple(iterations_of_step(config.training, task.step, len(task.new_classes)) for task in scenario.tasks)
+    totals = tuple(iterations_of_task(config, task) for task in scenario.tasks)
     progress = RunProgress(totals, config.training.batch_size, None, team.rank > 0, parts.title, parts.times)
     with explained_full_disk(out), progress:
         saved = load_checkpoint(out, config, team, progress)
@@ -96,6 +96,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
             if team.rank == 0:
                 write_environment(out, fabric.device, team.size)
             if saved is None and position.step > 0:
+                model = adopt(session, scenario.tasks[position.step - 1], model, prepared)
                 session.save(position, model, results)  # from here on the run can go on without `start`
             if team.rank == 0:
                 if log is not None and log.damaged:
@@ -106,11 +107,9 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     saved = None  # nothing of this step can be in it
                     model = begin_step(session, task, model)
                 position = _learn(session, task, model, parts, prepared, saved, position, results)
-                method.look_back(model, one_pass(session, task, parts, prepared))
-                model = method.after_training(task, model)
-                learned = LearnedStep(
-                    model.eval(), task, prepared, config, fabric.device, position.seconds, progress.scored
-                )
+                model, seconds = look_back(session, task, model, parts, prepared)
+                seconds += position.seconds
+                learned = LearnedStep(model.eval(), task, prepared, config, fabric.device, seconds, progress.scored)
                 with stop.at_once(session.how_to_continue(position)):
                     progress.begin_evaluation(task.step, -(-len(prepared.validation_set) // team.size))
                     result = parts.evaluate(learned)

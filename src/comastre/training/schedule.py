@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from comastre.config.run import TrainingConfig
+from comastre.config.run import RunConfig, TrainingConfig
+from comastre.stream.scenario import Task
 
 
 def iterations_of_step(config: TrainingConfig, step: int, num_new_classes: int) -> int:
     """Iterations of one step: fixed for the first, in proportion to the new classes for later ones."""
     return config.iterations if step == 0 else config.iterations_per_class * num_new_classes
+
+
+def iterations_of_task(config: RunConfig, task: Task) -> int:
+    """Iterations of one step of a run: none where its method learns the step by looking at its images."""
+    if config.method_settings.learns_at_once(task.step):
+        return 0
+    return iterations_of_step(config.training, task.step, len(task.new_classes))
 
 
 def learning_rate_factor(iteration: int, total: int, warmup: int, power: float, by_clock: float = 0.0) -> float:

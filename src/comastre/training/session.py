@@ -52,9 +52,10 @@ class Session:
         return sum(self.totals[: position.step]) + position.iteration
 
     def how_to_continue(self, position: Position) -> str:
+        total = self.totals[position.step]
+        done = f" after {position.iteration} of {total} iterations" if total else ""
         return (
-            f"stopped in step {position.step + 1}/{len(self.totals)} after {position.iteration} of "
-            f"{self.totals[position.step]} iterations; everything is saved, go on with: "
+            f"stopped in step {position.step + 1}/{len(self.totals)}{done}; everything is saved, go on with: "
             f"comastre train {self.out / CONFIG} --out {self.out}"
         )
 
