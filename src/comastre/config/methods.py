@@ -46,6 +46,8 @@ class MethodSpec:
     """Whether it learns all classes in one step, whatever the setting is."""
     learns_on_as: str | None = None
     """The method that teaches its models more classes; by default itself."""
+    teaches: frozenset[str] = frozenset()
+    """Other methods whose models it can teach more classes, where a user asks for it."""
     presets: str | tuple[str, ...] | None = None
     """Package with its part of presets: NAME.yaml is laid over the preset NAME. Several are laid one over the other."""
     needs_values: bool = False

@@ -22,6 +22,7 @@ from comastre.learning.comparing import Comparison, Sight
 from comastre.learning.lesson import Lesson
 from comastre.learning.plan import Plan
 from comastre.learning.schedule import (
+    learns_at_once,
     planned_iterations,
     total_iterations,
     training_seconds,
@@ -57,7 +58,7 @@ def begin(
     lesson, amounts = plan.lesson, plan.amounts
     device = build_fabric(config.training).device
     say(f"in            {work}: interrupted, the same command goes on there")
-    seconds = time_iterations(config, starting, lesson)
+    seconds = 0.0 if learns_at_once(config, amounts) else time_iterations(config, starting, lesson)
     looked = time.monotonic()
     until = None if minutes is None else looked + LOOKING * 60 * minutes
     directory.claim(work, {"request": request})
@@ -69,8 +70,11 @@ def begin(
         available = training_seconds(minutes, passed, scoring)
         config = with_iterations(config, amounts, min(wanted, planned_iterations(available, seconds)))
         times = Times(available, scoring)
-    config = with_pace(config, seconds)
-    say(f"training      {messages.schedule(config, amounts, seconds, wanted, str(device), times, passed)}")
+    if wanted:
+        config = with_pace(config, seconds)
+        say(f"training      {messages.schedule(config, amounts, seconds, wanted, str(device), times, passed)}")
+    else:
+        say(f"training      none: one look at each of {amounts.images} images on {device}")
     decided = {"request": request, "seconds": seconds, "times": asdict(times), "old_before": old_before}
     directory.set_up(work, config, starting, lesson, before, decided)
 

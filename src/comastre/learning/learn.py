@@ -21,7 +21,7 @@ from comastre.learning.outcome import Ending, finish, learned_before, told
 from comastre.learning.plan import NameChoices, make_plan
 from comastre.learning.request import backbone_weights as given_weights
 from comastre.learning.request import check_amounts, check_settings, held_out_share, request_of
-from comastre.learning.schedule import choose, total_iterations
+from comastre.learning.schedule import choose, learns_at_once, total_iterations
 from comastre.learning.starting_model import open_model, reopen, run_settings
 from comastre.paths import user_path
 from comastre.prediction.model import Model
@@ -100,6 +100,9 @@ def learn(
     plan = make_plan(starting.known, data, val, old_val, choices, share, parent_digest, lesson_before)
     lesson = plan.lesson
     config = choose(run_settings(starting), plan.amounts, lesson.source.settings(), settings, iterations)
+    if learns_at_once(config, plan.amounts) and (minutes is not None or iterations is not None):
+        given = "--minutes" if minutes is not None else "--iterations"
+        raise UserError(f"{given} says how long to train, but {config.method} looks once at each image: leave it away")
     say(messages.understood(plan, starting.title))
     for line in messages.warnings(plan, config):
         say(line)
@@ -123,7 +126,8 @@ def learn(
         else:
             config, decided = earlier
             directory.refuse_changes(work, request, decided)
-            say(f"training      goes on in {work}, {total_iterations(config, plan.amounts)} iterations in all")
+            total = total_iterations(config, plan.amounts)
+            say(f"training      goes on in {work}" + (f", {total} iterations in all" if total else ""))
         parts = replace(lesson.parts(), times=times_of(decided))
         try:
             results = run(config, work, parts=parts, start=directory.start_of(work))

@@ -154,7 +154,14 @@ def planned_iterations(available: float, seconds: float) -> int:
     return max(1, int(SPARE * available / seconds))
 
 
+def learns_at_once(config: RunConfig, amounts: Amounts) -> bool:
+    """Whether the lesson is one look at each image, without any iteration."""
+    return config.method_settings.learns_at_once(0 if amounts.first else 1)
+
+
 def total_iterations(config: RunConfig, amounts: Amounts) -> int:
+    if learns_at_once(config, amounts):
+        return 0
     training = config.training
     return training.iterations if amounts.first else training.iterations_per_class * amounts.new_classes
 

@@ -70,7 +70,7 @@ def open_model(
 ) -> StartingModel:
     """The model of a bundle's folder, a hub id or an object, or with `new:SIZE` one that knows nothing yet.
 
-    `method` is the one that a new model learns with; a model that exists brings its own.
+    `method` is the one that a new model learns with; a model that exists brings its own, unless that one can teach it.
     """
     if isinstance(model, str) and model.startswith(NEW):
         return _new(model.removeprefix(NEW), backbone_weights, method or methods.DEFAULT)
@@ -86,9 +86,9 @@ def open_model(
     description = store.portable(loaded)
     spec = methods.find(description.method)
     if spec.learns_on_as is not None:
-        description = _taught_by(description, methods.find(spec.learns_on_as))
+        description = _taught_by(description, methods.find(spec.learns_on_as), len(loaded.classes.tasks))
     if method not in (None, description.method):
-        description = _taught_otherwise(description, method)
+        description = _taught_otherwise(description, method, len(loaded.classes.tasks))
     return StartingModel(description, loaded, _title(title, loaded.classes), folder)
 
 
@@ -106,24 +106,24 @@ def reopen(
     return open_model(teacher, method=method or own), lesson
 
 
-def _taught_by(description: Description, spec: methods.MethodSpec) -> Description:
+def _taught_by(description: Description, spec: methods.MethodSpec, num_tasks: int) -> Description:
     """The same model with another method, whose section has all fields of its own and may have more."""
     settings = description.settings
     if type(settings) is not spec.config:
-        settings = spec.config.model_validate(settings.model_dump())
+        settings = spec.config.model_validate(spec.config.adopting(settings.model_dump(), num_tasks))
     return replace(description, method=spec.name, settings=settings)
 
 
-def _taught_otherwise(description: Description, method: str | None) -> Description:
-    """The same model with a variant of its method, such as fine-tuning: those share one section and one network."""
+def _taught_otherwise(description: Description, method: str | None, num_tasks: int) -> Description:
+    """The same model with a method that can take it over, such as fine-tuning, which shares section and network."""
     own, other = methods.find(description.method), methods.find(str(method))
     alike = (own.config, own.section_name, own.gives) == (other.config, other.section_name, other.gives)
-    if not alike or other.all_at_once:
+    if own.name not in other.teaches and (not alike or other.all_at_once):
         raise UserError(
             f"--method {method} cannot be set for a lesson: the model's own is {own.name}, leave it away, or give a "
             "variant of it that learns step by step"
         )
-    return _taught_by(description, other)
+    return _taught_by(description, other, num_tasks)
 
 
 def _title(name: str, known: ClassTable) -> str:

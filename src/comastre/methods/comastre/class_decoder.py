@@ -83,6 +83,15 @@ class ClassDecoder(nn.Module):
         for num_classes in tasks:
             self.add_task(num_classes)
 
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """Classes of each task."""
+        return tuple(classifier.out_features for classifier in self.classifiers)  # type: ignore[misc]
+
+    @property
+    def num_classes(self) -> int:
+        return sum(self.tasks)
+
     def add_task(self, num_classes: int) -> None:
         """A fresh query (one for all tasks where task queries are off) and a fresh classifier."""
         device = self.block.self_norm.weight.device

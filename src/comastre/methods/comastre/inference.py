@@ -14,7 +14,7 @@ from torch import Tensor
 from comastre.methods.comastre.config import InferenceConfig
 from comastre.methods.large_merge import Contest, merge_contest
 from comastre.methods.merge import Merged
-from comastre.nets.outputs import take_queries
+from comastre.nets.outputs import StageOne, take_queries
 from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, frames_of
 
 if TYPE_CHECKING:
@@ -38,24 +38,31 @@ def segment(
     stage_one = model.propose(images, padding, every_layer=False)
     proposals = stage_one.final
     mask_logits = proposals.mask_logits.float()  # (B, N, h, w)
-    objectness = proposals.objectness_logits.float().sigmoid()  # (B, N)
-
-    # Stage 2 sees confident proposals only: the batch's largest number of them, most confident first.
-    confident = objectness > settings.alpha
-    most = int(confident.sum(dim=1).max())
-    chosen = objectness.topk(most, dim=1).indices  # (B, M)
-    class_scores = objectness.new_zeros(*objectness.shape, model.num_classes)
-    if most and model.num_classes:
-        embeddings = take_queries(proposals.embeddings, chosen)
-        masks = take_queries(mask_logits, chosen) if model.config.class_decoder.masked_attention else None
-        recognised = model.recognise(stage_one.pixels, embeddings, masks).class_logits.float().sigmoid()
-        class_scores.scatter_(1, chosen[..., None].expand_as(recognised), recognised)
-        class_scores *= confident[..., None]
-
+    objectness, class_scores = recognise_confident(model, stage_one)
     return [
         merge(mask_logits[image], objectness[image], class_scores[image], size, settings, frame)
         for image, (frame, size) in enumerate(frames_of(images, sizes, original_sizes))
     ]
+
+
+def recognise_confident(model: Segmenter, stage_one: StageOne) -> tuple[Tensor, Tensor]:
+    """Objectness (B, N) and class probabilities (B, N, C), which are 0 for proposals that are not recognised."""
+    proposals, settings = stage_one.final, model.config.inference
+    objectness = proposals.objectness_logits.float().sigmoid()  # (B, N)
+    # Stage 2 sees confident proposals only: the batch's largest number of them, most confident first.
+    confident = objectness > settings.alpha
+    most = int(confident.sum(dim=1).max())
+    chosen = objectness.topk(most, dim=1).indices  # (B, M)
+    num_classes = model.class_decoder.num_classes
+    class_scores = objectness.new_zeros(*objectness.shape, num_classes)
+    if most and num_classes:
+        embeddings = take_queries(proposals.embeddings, chosen)
+        masked = model.config.class_decoder.masked_attention
+        masks = take_queries(proposals.mask_logits.float(), chosen) if masked else None
+        recognised = model.recognise(stage_one.pixels, embeddings, masks).class_logits.float().sigmoid()
+        class_scores.scatter_(1, chosen[..., None].expand_as(recognised), recognised)
+        class_scores *= confident[..., None]
+    return objectness, class_scores
 
 
 def merge(

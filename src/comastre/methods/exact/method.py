@@ -1,0 +1,167 @@
+"""CoMasTRe with an exact guarantee: after its first step nothing that was learned moves, to the bit.
+
+A later step is one look at its images. What the proposals on a new class's objects look like becomes a row of
+statistics, beside those of all classes before it; nothing is trained, and the order of classes does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from comastre.data.dataset import IGNORE
+from comastre.errors import UserError
+from comastre.losses.points import PointSource
+from comastre.methods.comastre.inference import recognise_confident
+from comastre.methods.comastre.method import TwoStageMethod
+from comastre.methods.comastre.segmenter import Segmenter
+from comastre.methods.exact.config import ExactConfig
+from comastre.methods.exact.features import features_of
+from comastre.methods.exact.model import ExactSegmenter, build_exact
+from comastre.methods.exact.statistics import NOTHING, Sums, on_labelled
+from comastre.methods.protocol import Batches, Setup
+from comastre.nets.outputs import StageOne
+from comastre.stream.loading import Batch
+from comastre.stream.scenario import Task
+
+
+class ExactMethod(TwoStageMethod):
+    """The first step is CoMasTRe's; later ones gather statistics."""
+
+    def __init__(self, setup: Setup) -> None:
+        assert isinstance(setup.settings, ExactConfig)
+        super().__init__(setup, setup.settings.loss)
+        self.statistics = setup.settings.statistics
+        self.said: tuple[str, ...] = ()
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    def build(self, tasks: Sequence[int]) -> ExactSegmenter:
+        return build_exact(self.model_config(pretrained=False), tasks, self.statistics.trained_tasks)
+
+    def first_model(self, num_classes: int, pretrained: bool) -> ExactSegmenter:
+        if self.statistics.trained_tasks != 1:
+            raise UserError(
+                f"statistics.trained_tasks is {self.statistics.trained_tasks}, which is for models that another "
+                "method has trained: leave it at 1"
+            )
+        return build_exact(self.model_config(pretrained), [num_classes], 1)
+
+    def begin(self, task: Task, previous: nn.Module | None, init: nn.Module | None = None) -> Segmenter:
+        if previous is None:
+            return super().begin(task, previous, init)
+        assert isinstance(previous, ExactSegmenter)
+        previous.refuse_changed(previous.num_classes)
+        self.task, self.old_model, self.auxiliary_head = task, None, None
+        previous.requires_grad_(False)
+        previous.add_task(len(task.new_classes))
+        return previous
+
+    def adopt(self, model: nn.Module, images: Batches) -> nn.Module:
+        """A segmenter that was trained without statistics gets those of its classes from labelled images."""
+        if isinstance(model, ExactSegmenter):
+            return model
+        assert isinstance(model, Segmenter)
+        adopted = self.build(model.tasks).to(next(model.parameters()).device)
+        adopted.load_state_dict(adopted.state_dict() | model.state_dict())
+        self._learn_all(adopted, self._look(adopted, images, by_itself=False))
+        adopted.close(adopted.num_classes)
+        return adopted
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def losses(self, model: nn.Module, batch: Batch, points: PointSource) -> dict[str, Tensor]:
+        assert self.task is not None and self.task.step == 0, "later steps have no losses"
+        return super().losses(model, batch, points)
+
+    def optimiser(self, model: nn.Module, step: int) -> Optimizer:
+        assert step == 0, "later steps have no optimiser"
+        return super().optimiser(model, step)
+
+    def gather(self, model: nn.Module, images: Batches) -> None:
+        """The statistics of the task's classes; of all classes where there are none yet."""
+        assert isinstance(model, ExactSegmenter) and self.task is not None
+        self.said = ()
+        if self.task.step == 0:
+            self._learn_all(model, self._look(model, images, by_itself=False))
+        elif model.discriminant.counts.any():
+            model.discriminant.learn_newest(self._look(model, images, by_itself=False), model.tasks[-1])
+        else:
+            known = model.num_classes - model.tasks[-1]
+            sums = self._look(model, images, by_itself=True)
+            model.refuse_changed(known)
+            self._learn_all(model, sums)
+            model.close(known)
+            self.said = (_gathered_by_itself(model),)
+
+    def _learn_all(self, model: ExactSegmenter, sums: Sums) -> None:
+        if sums.counts.sum() > 0:
+            model.discriminant.learn_all(sums, self.statistics.shrinkage)
+
+    @torch.no_grad()
+    def _look(self, model: ExactSegmenter, images: Batches, by_itself: bool) -> Sums:
+        """Sums over labelled objects, and over proposals beside them, which are nothing.
+
+        `by_itself`, what the model recognises among those is a sample of its old classes.
+        """
+        sums = Sums.zeros(model.num_classes, model.discriminant.width)
+        training = model.training
+        model.eval()
+        for batch in images():
+            stage_one = model.propose(batch.images, batch.padding, every_layer=False)
+            masks, known = _at_mask_size(batch, stage_one)
+            labelled, seen = features_of(stage_one.pixels, masks)
+            sums.add(labelled[seen], batch.targets.labels[seen])
+            proposed, seen = features_of(stage_one.pixels, stage_one.final.mask_logits >= 0)
+            seen &= ~_on_labelled(batch, stage_one, masks, known)  # those, the labels themselves speak of
+            taken_for = torch.full(seen.shape, NOTHING, device=seen.device)
+            if by_itself:
+                _, trained = recognise_confident(model, stage_one)
+                probability, recognised = trained.max(dim=-1)
+                taken_for = torch.where(probability > 0, recognised, taken_for)
+            sums.add(proposed[seen], taken_for[seen])
+        model.train(training)
+        return sums.over_processes(next(model.parameters()).device)
+
+    def after_training(self, task: Task, model: nn.Module) -> nn.Module:
+        """Nothing old may have moved; what is new is sealed with it."""
+        super().after_training(task, model)
+        assert isinstance(model, ExactSegmenter)
+        if task.step > 0:
+            model.refuse_changed(model.num_classes - model.tasks[-1])
+        model.close(model.num_classes)
+        return model
+
+    def remarks(self) -> tuple[str, ...]:
+        return self.said
+
+
+def _at_mask_size(batch: Batch, stage_one: StageOne) -> tuple[Tensor, Tensor]:
+    """The labelled masks (B, G, h, w) as coarse as proposals are, and where anything is known (B, h, w)."""
+    stride = batch.images.shape[-1] // stage_one.final.mask_logits.shape[-1]
+    centres = slice(stride // 2, None, stride)
+    return batch.targets.masks[:, :, centres, centres], (batch.labels != IGNORE)[:, centres, centres]
+
+
+def _on_labelled(batch: Batch, stage_one: StageOne, masks: Tensor, known: Tensor) -> Tensor:
+    """(B, N) bool: whether a proposal shows a labelled object."""
+    proposed = stage_one.final.mask_logits >= 0
+    rows = enumerate(batch.targets.counts)
+    return torch.stack([on_labelled(proposed[row], masks[row, :count], known[row]) for row, count in rows])
+
+
+def _gathered_by_itself(model: ExactSegmenter) -> str:
+    old = model.num_classes - model.tasks[-1]
+    seen = int(model.discriminant.known[:old].sum())
+    return (
+        f"the model had kept no statistics: those of {seen} of its {old} classes come from what it recognises in these "
+        f"images itself, and objects of the other {old - seen} are more easily taken for new ones"
+    )
+
+
+def exact(setup: Setup) -> ExactMethod:
+    """Nothing that was learned moves."""
+    return ExactMethod(setup)
