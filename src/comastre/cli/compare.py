@@ -33,6 +33,7 @@ def compare(
     /,
     out: Out = None,
     methods: Names = "",
+    rows: Names = "",
     settings: Names = "",
     seeds: Numbers = None,
     orders: Orders = None,
@@ -54,7 +55,8 @@ def compare(
             of a run with --methods, or the folder of a study, whose tables and report are written again.
         out: Folder of the study: its runs, logs, study.json, tables and report; the same command goes on.
         methods: Methods to compare on a preset, as in comastre,plop (see `comastre methods`).
-        settings: Settings of the preset, as in 6-2,6-1; by default its own.
+        rows: Of a study, only these rows, by name.
+        settings: Settings of the preset, as in 6-2,6-1, by default its own; of a study, only these.
         seeds: Seeds, as in 0,1,2; by default those of the study, or 0.
         orders: How many class orders: the data's own, then drawn ones; or their numbers, as in 0,3.
         scale: Of a built-in study: paper (GPUs), voc-small (photographs on a CPU) or shapes (minutes).
@@ -77,7 +79,7 @@ def compare(
             if value:
                 raise UserError(f"{source} is a finished study, which is shown again: leave out {name}, or add --out")
         return _shown(read_found(Path(source)), Path(source), convention)
-    planned = plan(_study(source, methods, settings, seeds, orders, scale), overrides)
+    planned = plan(_study(source, methods, rows, settings, seeds, orders, scale), overrides)
     if out is None:
         raise UserError("--out is missing: name the folder of the study")
     refuse_unfit(out, planned)
@@ -103,23 +105,25 @@ def compare(
     return 1 if outcome.died or outcome.untried else 0
 
 
-def _study(source: str, names: str, settings: str, seeds: str | None, orders: str | None, scale: str | None) -> Study:
+def _study(
+    source: str, names: str, rows: str, settings: str, seeds: str | None, orders: str | None, scale: str | None
+) -> Study:
     """What the arguments describe."""
-    from comastre.studies.spec import is_study, read_orders, read_study, study_of_methods
+    from comastre.studies.spec import chosen, is_study, no_methods, read_orders, read_study, study_of_methods
 
     if is_study(source):
-        if names or settings:
+        if names:
             raise UserError(
-                f"{source} is a study, which names its own rows and settings: leave out --methods, --settings"
+                f"{source} is a study, which has rows of its own: leave out --methods, or choose with --rows"
             )
-        study = read_study(source, scale)
+        study = chosen(read_study(source, scale), _listed(rows), _listed(settings))
     else:
         if scale is not None:
             raise UserError(f"--scale is for studies, and {source} is none: leave it out")
         if not names:
-            from comastre.studies.spec import no_methods
-
             raise no_methods(source)
+        if rows:
+            raise UserError(f"--rows is for studies, and {source} is none: name --methods")
         study = study_of_methods(source, _listed(names), _listed(settings))
     if seeds is not None:
         study = replace(study, seeds=_whole(seeds, "--seeds"))

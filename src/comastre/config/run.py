@@ -144,6 +144,8 @@ class EvaluationConfig(Section):
     """Images per forward pass at evaluation, at most; scores do not depend on it."""
     convention: ConventionName = PAPER
     """Which convention the headline numbers follow; all are in results.json."""
+    parts_as_proposals: bool = False
+    """Score the connected parts of label maps as proposals, where a model has none (paper Figure 1)."""
 
 
 class RunConfig(Section):

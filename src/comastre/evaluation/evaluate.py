@@ -18,6 +18,7 @@ from comastre.data.dataset import SegmentationDataset
 from comastre.distributed import rank_and_size
 from comastre.errors import UserError
 from comastre.evaluation.confusion import ConfusionMatrix
+from comastre.evaluation.parts import parts_of
 from comastre.evaluation.proposals import ProposalCounter
 from comastre.evaluation.results import BACKGROUND, StepResult
 from comastre.evaluation.scores import all_conventions, fold, iou_per_label, task_confusion
@@ -44,12 +45,24 @@ class EvaluationPlan:
     """Model labels (k + 1 for class k) that the dataset does not know: they get no IoU and count in no mean."""
     view: ViewConfig = UNWRITTEN
     """The size at which the model sees the images."""
+    parts_as_proposals: bool = False
+    """Whether the connected parts of a label map are proposals, where a model has none."""
 
     @classmethod
     def of(cls, config: RunConfig, dataset: SegmentationDataset, scenario: Scenario, step: int) -> EvaluationPlan:
         """As a run's configuration says."""
         data, view = config.data, config.view.at(config.data.crop)
-        return cls(dataset, scenario, step, config.evaluation.batch_size, data.masks, data.workers, view=view)
+        evaluation = config.evaluation
+        return cls(
+            dataset,
+            scenario,
+            step,
+            evaluation.batch_size,
+            data.masks,
+            data.workers,
+            view=view,
+            parts_as_proposals=evaluation.parts_as_proposals,
+        )
 
     @property
     def tasks(self) -> list[int]:
@@ -86,8 +99,11 @@ def evaluate(segment: SegmentImages, plan: EvaluationPlan, device: torch.device 
         for sample, found in zip(samples, segmentations, strict=True):
             labels = lookup[sample.semantic]  # (H, W)
             confusion.update(found.label_map, torch.from_numpy(labels.astype(np.int64)))
-            if found.proposals is not None:
-                proposals.update(found.proposals, labels, sample.instances if plan.masks == "instance" else None)
+            proposed_masks = found.proposals
+            if proposed_masks is None and plan.parts_as_proposals:
+                proposed_masks = parts_of(found.label_map, num_learned)
+            if proposed_masks is not None:
+                proposals.update(proposed_masks, labels, sample.instances if plan.masks == "instance" else None)
 
     matrix = confusion.reduce()
     proposed = proposals.reduce(len(dataset))

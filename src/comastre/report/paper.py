@@ -15,7 +15,7 @@ METHOD = "CoMasTRe"
 WHERE = "CVPR 2024, ResNet-101, overlapped"
 _DATASETS = ("voc", "ade20k")
 # Their numbers fit (100 base + 50 inc) / 150 = all, those of every other row (101 base + 50 inc) / 151.
-_WITHOUT_BACKGROUND = {"ade20k": ("Joint (CoMFormer)", "Joint (CoMasTRe)")}
+WITHOUT_BACKGROUND = {"ade20k": ("Joint (CoMFormer)", "Joint (CoMasTRe)")}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def reference(run: Run) -> Reference | None:
         return None
     dataset, setting = dataset_of(run), run.results.setting
     table = tables()[dataset] if dataset in _DATASETS else {}
-    plain = _WITHOUT_BACKGROUND.get(dataset, ())
+    plain = WITHOUT_BACKGROUND.get(dataset, ())
     rows = tuple(
         PaperRow(method, **found[setting], convention="no_background" if method in plain else "paper")
         for method, found in table.items()

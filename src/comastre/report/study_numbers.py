@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comastre.config.conventions import PAPER
+from comastre.report.paper import WITHOUT_BACKGROUND
 from comastre.report.paper import tables as paper_tables
 from comastre.studies.outcome import RowFound, RunFound, SettingFound, StudyFound
 from comastre.studies.statistics import PairedDifference, Summary, paired, summary
@@ -93,7 +95,8 @@ def cells(
         for row in study.rows:
             mean = means.get(row.name)
             rank = None if mean is None else rivals.index(mean) + 1
-            found[row.name][metric] = Cell(summaries[row.name], rank, papers_number(row, setting, metric))
+            paper = papers_number(row, setting, metric, convention)
+            found[row.name][metric] = Cell(summaries[row.name], rank, paper)
     return found
 
 
@@ -185,8 +188,10 @@ def against_best(study: StudyFound, setting: SettingFound, metric: str, conventi
 # --- the paper -------------------------------------------------------------------------------------------------------
 
 
-def papers_number(row: RowFound, setting: SettingFound, metric: str) -> float | None:
-    """The paper's number of a row in a setting; None where it has none."""
+def papers_number(row: RowFound, setting: SettingFound, metric: str, convention: str) -> float | None:
+    """The paper's number of a row in a setting; None where it has none, and under other conventions than its own."""
+    if metric in MIOU and convention != _papers_convention(row, setting):
+        return None
     place: Any = paper_tables()
     for key in row.paper:
         place = place.get(key) if isinstance(place, Mapping) else None
@@ -197,6 +202,12 @@ def papers_number(row: RowFound, setting: SettingFound, metric: str) -> float | 
     elif metric != "all":  # Table 3 has one number per row
         return None
     return float(place) if isinstance(place, int | float) and math.isfinite(place) else None
+
+
+def _papers_convention(row: RowFound, setting: SettingFound) -> str:
+    """Its joint rows on ADE20K leave out background (docs/specification.md, Scores)."""
+    without = row.paper[1:2] and row.paper[1] in WITHOUT_BACKGROUND.get(row.paper[0], ())
+    return "no_background" if without or setting.paper_setting == "ade" else PAPER
 
 
 @dataclass(frozen=True)
@@ -215,7 +226,7 @@ def agreements(study: StudyFound, setting: SettingFound, metric: str, convention
     means, theirs = {}, {}
     for row in rivals_of(study):
         mean = summary([value(run, metric, convention) for run in study.of(row.name, setting.label)]).mean
-        number = papers_number(row, setting, metric)
+        number = papers_number(row, setting, metric, convention)
         if mean is not None and number is not None:
             means[row.name], theirs[row.name] = mean, number
     verdicts = {

@@ -72,7 +72,7 @@ def plan(study: Study, overrides: Mapping[str, Any] | None = None) -> Plan:
         for seed in study.seeds:
             for setting in study.settings:
                 for row in study.rows:
-                    if row.seeds is not None and seed not in row.seeds:
+                    if seed not in _seeds(row, study):
                         continue
                     config = configuration(study, row, setting, seed, order, overrides or {})
                     parts = [slugs[row.name], *([places[setting.label]] if len(study.settings) > 1 else [])]
@@ -81,6 +81,13 @@ def plan(study: Study, overrides: Mapping[str, Any] | None = None) -> Plan:
                     runs.append(PlannedRun(name, row, setting, seed, order, config, _group(config, runs)))
     _refuse_unlike(runs)
     return Plan(study, tuple(runs))
+
+
+def _seeds(row: Row, study: Study) -> tuple[int, ...]:
+    """Those of a row; where the study has none of its own, as many of the study's."""
+    if row.seeds is None:
+        return study.seeds
+    return tuple(seed for seed in study.seeds if seed in row.seeds) or study.seeds[: len(row.seeds)]
 
 
 def configuration(
@@ -149,7 +156,10 @@ def _refuse_unlike(runs: Sequence[PlannedRun]) -> None:
 
 
 def _refuse_unused(study: Study, overrides: Mapping[str, Any]) -> None:
-    """A field of a method that no row has would silently do nothing."""
+    """A field of a method that no row has would silently do nothing, and one that is needed be missed late."""
+    for name, reason in study.needs.items():
+        if name not in flatten(overrides):
+            raise UserError(f"the study {study.name} needs --{name}, {reason}")
     sections = {spec.section_name: spec.name for spec in methods.methods().values()}
     used = {methods.find(_method(row, setting)).section_name for row in study.rows for setting in study.settings}
     for name in overrides:

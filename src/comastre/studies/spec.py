@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -43,11 +44,21 @@ class RowSpec(Section):
     """At which scales the row is there; by default at all."""
 
 
+class SettingSpec(Section):
+    """A setting on a preset that has another."""
+
+    preset: str
+    setting: str
+
+
+Settings = dict[str, str | SettingSpec] | tuple[str, ...]
+
+
 class ScaleSpec(Section):
     """What is different at one scale."""
 
     preset: str | None = None
-    settings: dict[str, str] | tuple[str, ...] | None = None
+    settings: Settings | None = None
     seeds: Seeds | None = None
     orders: Orders | None = None
     fields: dict[str, Any] = Field(default_factory=dict)
@@ -60,13 +71,15 @@ class StudySpec(Section):
     title: str = ""
     about: str = ""
     preset: str | None = None
-    settings: dict[str, str] | tuple[str, ...] | None = None
+    settings: Settings | None = None
     rows: Annotated[tuple[RowSpec, ...], Field(min_length=1, max_length=MOST)]
     seeds: Seeds = (0,)
     orders: Orders = 1
     fields: dict[str, Any] = Field(default_factory=dict)
     metric: Metric = "all"
     paper_setting: dict[str, str] = Field(default_factory=dict)
+    needs: dict[str, str] = Field(default_factory=dict)
+    """Fields that must be given on the command line, each with what for."""
     scales: dict[str, ScaleSpec] = Field(default_factory=dict)
 
     @field_validator("rows", mode="before")
@@ -134,6 +147,22 @@ def study_of_methods(source: str, names: Sequence[str], settings: Sequence[str] 
         rows=rows,
         settings=_settings(source, tuple(settings), "--settings", Path()),
         title=f"Comparison on {label}",
+    )
+
+
+def chosen(study: Study, rows: Sequence[str], settings: Sequence[str]) -> Study:
+    """The study with these rows and settings alone; all where none are named."""
+    for what, known, names in (
+        ("row", [row.name for row in study.rows], rows),
+        ("setting", [setting.label for setting in study.settings], settings),
+    ):
+        for name in names:
+            if name not in known:
+                raise UserError(f"the study {study.name} has no {what} {name!r}: there are {'; '.join(known)}")
+    return replace(
+        study,
+        rows=tuple(row for row in study.rows if not rows or row.name in rows),
+        settings=tuple(setting for setting in study.settings if not settings or setting.label in settings),
     )
 
 
@@ -239,19 +268,20 @@ def _resolved(spec: StudySpec, name: str, origin: str, scale: str | None, folder
         scale=scale or "",
         metric=spec.metric,
         paper_setting={**spec.paper_setting, **own.paper_setting},
+        needs=spec.needs,
     )
 
 
-def _settings(
-    preset: str | None, given: Mapping[str, str] | tuple[str, ...], origin: str, folder: Path
-) -> tuple[Setting, ...]:
+def _settings(preset: str | None, given: Settings, origin: str, folder: Path) -> tuple[Setting, ...]:
     """Settings by label: a preset or a file each, or B-I on the study's preset."""
-    pairs = given if isinstance(given, Mapping) else {label: label for label in given}
-    if not isinstance(given, Mapping):
+    pairs = given if isinstance(given, dict) else {label: label for label in given}
+    if not isinstance(given, dict):
         _refuse_twice(list(given), origin, "setting")
     found = []
     for label, source in pairs.items():
-        if source in preset_names() or source.endswith((".yaml", ".yml")):
+        if isinstance(source, SettingSpec):
+            found.append(Setting(label, _beside(source.preset, folder), source.setting))
+        elif source in preset_names() or source.endswith((".yaml", ".yml")):
             found.append(Setting(label, _beside(source, folder)))
         elif preset is None:
             raise UserError(f"{origin}: the setting {source!r} is neither a preset nor a file: `comastre presets`")

@@ -67,3 +67,5 @@ class Study:
     metric: Metric = "all"
     paper_setting: Mapping[str, str] = field(default_factory=dict)
     """By label: under which name the paper has a setting."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Fields that the command line must give, each with what for."""

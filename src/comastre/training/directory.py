@@ -45,6 +45,8 @@ def fingerprint(config: RunConfig) -> str:
     for name in CHANGEABLE:
         section, field = name.split(".")
         del document[section][field]
+    # It acts on scores alone, and checkpoints of before it was there stay good; `config.yaml` is compared with it.
+    del document["evaluation"]["parts_as_proposals"]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
