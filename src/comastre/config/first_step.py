@@ -14,6 +14,7 @@ CHANGEABLE = frozenset(
         "training.devices",
         "training.log_every",
         "training.nodes",
+        "training.recompute",
         "training.strategy",
     }
 )

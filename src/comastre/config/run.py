@@ -124,6 +124,8 @@ class TrainingConfig(Section):
     """lightning-fabric strategy, such as ddp (ddp_spawn and ddp_fork mean the same here)."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     """Numeric precision."""
+    recompute: bool = False
+    """Keep few activations and compute the rest again for the gradient: less memory, more time, the same gradients."""
     log_every: PositiveInt = 50
     """Iterations between log lines."""
     checkpoint_every: PositiveInt = 500

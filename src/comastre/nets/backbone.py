@@ -5,23 +5,26 @@ from __future__ import annotations
 import difflib
 import pickle
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.models import FeatureListNet
 from torch import Tensor, nn
 
 from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
+from comastre.nets.recompute import Recomputing
 from comastre.nets.swin import SwinPyramid, is_swin
 from comastre.noise import quiet, short_of_retries
 
 _STRIDES = (4, 8, 16, 32)
 
 
-class Backbone(nn.Module):
+class Backbone(Recomputing):
     """A timm feature pyramid that normalises its images and can hold its BatchNorm statistics still."""
 
     mean: Tensor
@@ -55,6 +58,7 @@ class Backbone(nn.Module):
         self.config = config
         if config.frozen_stride:
             self._freeze_up_to(_STRIDES.index(config.frozen_stride))
+        self._has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.modules())
         self._norm_weights = self._trained_norm_weights() if config.freeze_batch_norm_weights else frozenset()
         self.frozen_batch_norm = False
         self.enter_step(0)
@@ -113,9 +117,23 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(B, 3, H, W) in 0..1 -> four maps (B, c, H / s, W / s), s = 4, 8, 16, 32."""
-        features = self.network(self.normalise(images, padding))
+        features = self._run(self.normalise(images, padding))
         first, second, third, fourth = (features[index] for index in self._indices)
         return first, second, third, fourth
+
+    def _run(self, images: Tensor) -> Sequence[Tensor]:
+        """The features; with `recompute` the inside of a stage, or of a network without any, is not kept."""
+        follows_data = self.training and not self.frozen_batch_norm and self._has_batch_norm
+        if not self.recompute or follows_data:  # statistics that follow the data would follow it twice
+            return self.network(images)
+        if not isinstance(self.network, FeatureListNet):
+            return self.lightly(self.network, images)
+        features: list[Tensor] = []
+        for name, stage in self.network.items():
+            images = self.lightly(stage, images) if isinstance(stage, nn.Sequential) else stage(images)
+            if name in self.network.return_layers:
+                features.append(images)
+        return features
 
 
 def _stages(reductions: list[int], strides: list[int]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from comastre.nets.attention import FeedForward, MultiHeadAttention, initialise_
 from comastre.nets.mask_features import MaskFeatures, MaskProducts
 from comastre.nets.outputs import PixelEmbeddings, Proposals, QueryMasks
 from comastre.nets.positions import sine_positions
+from comastre.nets.recompute import Recomputing
 
 _LEVELS = 3
 
@@ -46,7 +47,7 @@ class MaskHead(nn.Module):
         return self.layers[-1](embeddings)
 
 
-class QueryDecoder(nn.Module):
+class QueryDecoder(Recomputing):
     """N learnable positional queries read the pixel embeddings, coarse to fine, L times.
 
     With `softmax_masks` queries share each pixel: a mask is a softmax over them in place of a sigmoid (CoMFormer).
@@ -95,7 +96,7 @@ class QueryDecoder(nn.Module):
             with torch.no_grad():
                 guide = guides[level].masks(kernels)
                 open_mask = open_pixels(guide, sizes[level], pixels.padding[level], self.softmax_masks)
-            queries = layer(queries, positions, keys[level], values[level], open_mask)
+            queries = self.lightly(layer, queries, positions, keys[level], values[level], open_mask)
         embeddings = self.norm(queries)
         predictions.append(self.predict(embeddings, self.mask_head(embeddings), pixels.finest))
         return tuple(predictions)

@@ -15,6 +15,7 @@ from comastre.nets.mask_features import MaskFeatures
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions
 from comastre.nets.precision import upcast
+from comastre.nets.recompute import Recomputing
 
 _GROUPS = 32
 _LEVELS = 3
@@ -41,7 +42,7 @@ class DeformableLayer(nn.Module):
         return self.feedforward(self.attention_norm(tokens + attended))
 
 
-class PixelDecoder(nn.Module):
+class PixelDecoder(Recomputing):
     """Backbone maps (strides 4, 8, 16, 32) to E^1..E^3 (strides 32, 16, 8) and E^4 (stride 4)."""
 
     def __init__(self, channels: Sequence[int], config: PixelDecoderConfig) -> None:
@@ -113,7 +114,7 @@ class PixelDecoder(nn.Module):
         for layer in self.layers:
             assert isinstance(layer, DeformableLayer)
             origins = origins or layer.attention.origins(reference, shapes)
-            tokens = layer(tokens, positions, origins, shapes, flat_padding)
+            tokens = self.lightly(layer, tokens, positions, origins, shapes, flat_padding)
 
         coarse, middle, fine = (
             part.unflatten(1, shape).permute(0, 3, 1, 2)
@@ -121,7 +122,7 @@ class PixelDecoder(nn.Module):
         )
         assert self.mask_projection.bias is not None
         weight, bias = self.mask_projection.weight.flatten(1), self.mask_projection.bias
-        finest = MaskFeatures(self._finest(features[0], fine, padding), weight, bias)
+        finest = MaskFeatures(self.lightly(self._finest, features[0], fine, padding), weight, bias)
         return PixelEmbeddings((coarse, middle, fine), finest, (paddings[0], paddings[1], paddings[2]))
 
     def _finest(self, feature: Tensor, fine: Tensor, padding: Tensor | None) -> Tensor:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from comastre.config.run import RunConfig
 from comastre.losses.points import PointSource
 from comastre.methods.protocol import Batches, Method
+from comastre.nets.recompute import set_recompute
 from comastre.nets.shared_batch_norm import share_batch_statistics
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
@@ -94,6 +95,7 @@ def set_up(fabric: Fabric, method: Method, model: Any, config: RunConfig, task: 
     """A step's module and optimiser as the devices wrap them, and the plain optimiser."""
     if fabric.world_size > 1 and config.training.sync_batch_norm:
         share_batch_statistics(model)
+    set_recompute(model, config.training.recompute)
     optimiser = method.optimiser(model, task.step)
     remember_rates(optimiser)
     module, wrapped = fabric.setup(TrainStep(method, model).to(fabric.device), optimiser)

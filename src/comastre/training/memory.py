@@ -35,8 +35,8 @@ def named_when_full(config: RunConfig) -> Iterator[None]:
         if isinstance(error, RuntimeError) and not _FULL.search(str(error)):
             raise
         raise UserError(
-            f"{_batch(config)} need more memory than there is: lower --training.batch_size or --data.crop, or raise "
-            "--training.accumulate; what is saved is kept"
+            f"{_batch(config)} need more memory than there is: lower --training.batch_size or --data.crop, raise "
+            "--training.accumulate, or give --training.recompute; what is saved is kept"
         ) from error
 
 
