@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
 from comastre.nets.recompute import Recomputing
+from comastre.nets.still_batch_norm import ease_batch_norm
 from comastre.nets.swin import SwinPyramid, is_swin
 from comastre.noise import quiet, short_of_retries
 
@@ -34,6 +35,7 @@ class Backbone(Recomputing):
         """With an `output_stride` of 8 or 16 the stages behind it are dilated in place of strided."""
         super().__init__()
         self.network = _create(config, output_stride)
+        ease_batch_norm(self.network)
         reductions = self.network.feature_info.reduction()
         strides = [min(stride, output_stride) for stride in _STRIDES]
         missing = [stride for stride in strides if reductions.count(stride) < strides.count(stride)]

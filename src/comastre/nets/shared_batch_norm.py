@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from comastre.nets.precision import upcast
+from comastre.nets.still_batch_norm import StillBatchNorm2d, StillBatchNormAct2d
 
 _PIXELS = (0, 2, 3)  # all axes but the channels'
 
@@ -51,7 +52,7 @@ class Processes:
         return self  # a copied model shares its statistics with the same processes
 
 
-class SharedBatchNorm2d(nn.BatchNorm2d):
+class SharedBatchNorm2d(StillBatchNorm2d):
     """BatchNorm2d after `share_batch_statistics`."""
 
     processes: Processes
@@ -60,7 +61,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         return _normalise(self, input, self.processes) if self.training else super().forward(input)
 
 
-class SharedBatchNormAct2d(BatchNormAct2d):
+class SharedBatchNormAct2d(StillBatchNormAct2d):
     """timm's BatchNorm with activation after `share_batch_statistics`."""
 
     processes: Processes
@@ -72,6 +73,8 @@ class SharedBatchNormAct2d(BatchNormAct2d):
 _SHARED: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm2d: SharedBatchNorm2d,
     BatchNormAct2d: SharedBatchNormAct2d,
+    StillBatchNorm2d: SharedBatchNorm2d,
+    StillBatchNormAct2d: SharedBatchNormAct2d,
 }
 
 
