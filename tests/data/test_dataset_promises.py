@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tool_exports
 
 from comastre.config.datasets import DatasetSpec, find_dataset, installed
 from comastre.config.run import DataConfig
@@ -60,10 +61,12 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "coco": write_coco,
     "folder": write_own_folder,
     "coco_json": write_coco_json,
+    **{name: tool_exports.WRITERS[name] for name in ("yolo", "label_studio", "cvat", "voc_pairs")},
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "shapes": {"train_images": 4, "val_images": 3},
     "coco_json": {"held_out": 0.3},
+    **{name: {"held_out": 0.3} for name in ("yolo", "label_studio", "cvat", "voc_pairs")},
 }
 OURS = sorted(name for name, package in installed().packages.items() if package == "comastre")
 

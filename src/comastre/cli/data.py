@@ -109,7 +109,8 @@ def check(
 
 def _names_a_place(source: str) -> bool:
     """Whether `source` is data on the disk, such as voc:FOLDER, rather than a preset or a YAML file."""
-    return (":" in source and not Path(source).exists()) or source.endswith(".json") or Path(source).is_dir()
+    described = source.lower().endswith((".json", ".xml")) or Path(source).name in ("data.yaml", "data.yml")
+    return (":" in source and not Path(source).exists()) or described or Path(source).is_dir()
 
 
 DATA_VERBS: dict[str, Callable[..., int]] = {"list": list_datasets, "prepare": prepare, "check": check}

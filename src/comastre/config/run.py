@@ -60,11 +60,11 @@ class DataConfig(Section):
     without_removes: Literal["objects", "images"] = "objects"
     """What goes with `without`: objects, whose pixels become background (the paper's), or images that show one."""
     train_json: str | None = None
-    """Annotation file of coco_json, relative to root; by default the first of the usual places."""
+    """Annotation file of coco_json, label_studio or cvat, relative to root; by default the first usual place."""
     val_json: str | None = None
     """Validation annotation file of coco_json, relative to root; without one a share is held out."""
     held_out: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    """Share of images for validation where folder or coco_json has no validation split; names decide which."""
+    """Share of images for validation where your own data has no validation split; names decide which."""
     crop: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = 512
     """Training crop in pixels."""
     scale: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)

@@ -1,14 +1,16 @@
 """Data by one word on the command line: `shapes`, `voc:FOLDER`, a folder of images and masks, or a COCO JSON file.
 
 A source is NAME:FOLDER with the name of an installed dataset, the name alone of one that needs no folder, or a path: a
-folder with classes.txt or classes.json is a `folder`, one with an annotation file in a usual place is `coco_json`, and
-a file *.json is that annotation file alone.
+folder with classes.txt, classes.json or a table of colours is a `folder`, one with data.yaml is `yolo`, one with VOC's
+folders and a list of classes is `voc_pairs`, one with an annotation file in a usual place is `coco_json` or `cvat`. A
+file *.json is that annotation file alone, of COCO, Label Studio or Datumaro, as its beginning says; *.xml is CVAT's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +18,16 @@ from comastre.class_table import Colour
 from comastre.config.datasets import datasets, find_dataset, installed, near_dataset
 from comastre.config.run import DataConfig
 from comastre.data.dataset import Sample, SegmentationDataset
+from comastre.documents import Unreadable, require_regular
 from comastre.errors import UserError
 from comastre.paths import user_path
 
 Split = Literal["train", "val", "all"]
+_BEGINNING = 100_000
+"""Characters by which an annotation file's format is told."""
+_ANNOTATED = ("coco_json", "label_studio", "cvat")
+"""Datasets of which an annotation file may be named."""
+_YOLO_FILES = ("data.yaml", "data.yml")
 
 
 @dataclass(frozen=True)
@@ -53,10 +61,14 @@ def parse_source(text: str | Path) -> DataSource:
         if not place:
             raise UserError(f"{text} names no folder: write {kind}:FOLDER")
         path = user_path(place, "the data")
-        return _annotation_file(path) if kind == "coco_json" and path.suffix == ".json" else DataSource(kind, path)
+        if kind in _ANNOTATED and path.suffix.lower() in (".json", ".xml"):
+            return replace(_annotation_file(path), dataset=kind)
+        return DataSource(kind, path)
     path = user_path(text, "the data")
-    if path.suffix.lower() == ".json" and not path.is_dir():
+    if path.suffix.lower() in (".json", ".xml") and not path.is_dir():
         return _annotation_file(path)
+    if path.name in _YOLO_FILES and path.is_file():
+        return DataSource("yolo", path.absolute().parent)
     if path.is_dir():
         return _folder_source(path)
     if spec is not None:
@@ -67,7 +79,8 @@ def parse_source(text: str | Path) -> DataSource:
         raise UserError(f"there is no dataset {kind}: did you mean {near}:{place}?")
     public = [spec.place for spec in datasets().values() if spec.has_validation is None]
     raise UserError(
-        f"there is no data {text}: give a folder with images/, masks/ and classes.txt, a COCO .json file, "
+        f"there is no data {text}: give a folder with images/, masks/ and classes.txt, a .json or .xml of a labelling "
+        f"tool, "
         f"{', '.join(public[:-1])} or {public[-1]}"
     )
 
@@ -129,7 +142,23 @@ class Joined:
 def _annotation_file(path: Path) -> DataSource:
     if not path.is_file():
         raise UserError(f"there is no annotation file {path}: check the name")
-    return DataSource("coco_json", _root_of(path), path)
+    return DataSource(_format_of(path), _root_of(path), path)
+
+
+def _format_of(file: Path) -> str:
+    """Which tool's annotations a file holds, by its name and its beginning."""
+    if file.suffix.lower() == ".xml":
+        return "cvat"
+    try:
+        require_regular(file)
+        with file.open(encoding="utf-8-sig", errors="replace") as content:
+            start = content.read(_BEGINNING).lstrip()
+    except (OSError, Unreadable):
+        return "coco_json"  # opening it says what is wrong
+    if start.startswith("["):
+        return "label_studio"
+    # Datumaro's categories are an object by kind, COCO's a list.
+    return "cvat" if re.search(r'"categories"\s*:\s*\{', start) else "coco_json"
 
 
 def _root_of(file: Path) -> Path:
@@ -140,11 +169,20 @@ def _root_of(file: Path) -> Path:
 
 def _folder_source(path: Path) -> DataSource:
     from comastre.data.sets.coco_json import has_annotations
+    from comastre.data.sets.colour_table import find_table
+    from comastre.data.sets.cvat import find_export
 
-    if (path / "classes.txt").exists() or (path / "classes.json").exists():
+    listed = any((path / name).exists() for name in ("classes.txt", "classes.json", "class_names.txt"))
+    if (path / "JPEGImages").is_dir() and (listed or find_table(path) is not None):
+        return DataSource("voc_pairs", path)
+    if listed or (find_table(path) is not None and any((path / name).is_dir() for name in ("masks", "train/masks"))):
         return DataSource("folder", path)
+    if any((path / name).is_file() for name in _YOLO_FILES):
+        return DataSource("yolo", path)
     if has_annotations(path):
         return DataSource("coco_json", path)
+    if find_export(path) is not None:
+        return DataSource("cvat", path)
     for name, spec in datasets().items():
         if path.name in spec.signs or any((path / sign).is_dir() for sign in spec.signs):
             raise UserError(f"{path} looks like {name}: write {name}:{path}")

@@ -10,6 +10,7 @@ classes.txt or classes.json. Splits are the first of these that is there:
 
 classes.txt has one name per line, the first line being class 1, unless it says background or void, which is id 0.
 classes.json is a list of names in the same order, a list of {"id", "name"}, or {"1": name, "2": name, ...}.
+Masks may hold colours instead where labelmap.txt, class_dict.csv or colours.json says which is which (`colour_table`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below, read_names
 from comastre.data.images import IMAGE_SUFFIXES
+from comastre.data.sets.colour_table import find_table, read_table
 from comastre.data.sets.held_out import is_held_out
 from comastre.documents import Unreadable, read_json
 from comastre.errors import UserError
@@ -51,10 +53,16 @@ def has_validation(config: DataConfig) -> bool:
 def folder(root: str | Path | None, split: Literal["train", "val"], held_out: float = 0.1) -> FileDataset:
     """One split of the images and masks under `root`."""
     base = data_root(root, "folder")
-    names, has_background = read_classes(base)
+    table = find_table(base)
     records = _split_records(base, split, held_out)
-    colours = palette(len(names) + 1)
-    reader = MaskReader(len(names))
+    if table is not None:
+        known = read_table(table)
+        names, has_background, colours = known.names, known.has_background, known.colours
+        reader = MaskReader(len(names), known)
+    else:
+        names, has_background = read_classes(base)
+        colours = palette(len(names) + 1)
+        reader = MaskReader(len(names))
     return FileDataset("folder", split, names, colours, records, reader, has_background, source=base)
 
 

@@ -56,3 +56,39 @@ COCO_JSON = DatasetSpec(
     validation_fields=("held_out", "val_json"),
     has_validation="comastre.data.sets.coco_json:has_validation",
 )
+YOLO = DatasetSpec(
+    name="yolo",
+    title="yolo",
+    about="your own images with data.yaml and polygons in YOLO's segmentation format",
+    implementation="comastre.data.sets.yolo:build",
+    fields=("held_out",),
+    validation_fields=("held_out",),
+    has_validation="comastre.data.sets.yolo:has_validation",
+)
+LABEL_STUDIO = DatasetSpec(
+    name="label_studio",
+    title="label_studio",
+    about="your own images with Label Studio's JSON export",
+    implementation="comastre.data.sets.label_studio:build",
+    fields=("train_json", "held_out"),
+    validation_fields=("held_out",),
+    has_validation="comastre.data.sets.label_studio:has_validation",
+)
+CVAT = DatasetSpec(
+    name="cvat",
+    title="cvat",
+    about="your own images with CVAT's export 'CVAT for images' or Datumaro's",
+    implementation="comastre.data.sets.cvat:build",
+    fields=("train_json", "held_out"),
+    validation_fields=("held_out",),
+    has_validation="comastre.data.sets.cvat:has_validation",
+)
+VOC_PAIRS = DatasetSpec(
+    name="voc_pairs",
+    title="voc_pairs",
+    about="your own images and masks in Pascal VOC's folders, with labelmap.txt, class_names.txt or XML files",
+    implementation="comastre.data.sets.voc_pairs:build",
+    fields=("held_out",),
+    validation_fields=("held_out",),
+    has_validation="comastre.data.sets.voc_pairs:has_validation",
+)
