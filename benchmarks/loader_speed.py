@@ -22,8 +22,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
+from comastre.class_table import palette
 from comastre.data import colour, files, transforms
-from comastre.data.dataset import palette
 from comastre.data.files import FileDataset, MaskReader, Record
 from comastre.data.transforms import Augmentation, draw_short_side, semantic_targets, training_example
 

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +329,22 @@ def test_fields_of_predictions_can_be_given(
         assert sentence in said and said.count("\n") == 1
     with pytest.raises(UserError, match=r"has no field short for predictions: it has alpha, "):
         model.adjusted(short=1)
+
+
+def test_predicting_imports_nothing_that_only_training_and_reports_need(tiny_bundle: Path, tmp_path: Path) -> None:
+    """A prediction of one image is mostly imports."""
+    command = ["predict", str(tiny_bundle), str(write(tmp_path / "a.png")), "--out", str(tmp_path / "out")]
+    program = f"""
+import sys
+from comastre.cli.main import main
+try:
+    main({command!r})
+finally:
+    unneeded = ("lightning_fabric", "tensorboard", "transformers", "scipy", "matplotlib", "jinja2", "pandas", "sklearn")
+    print([name for name in unneeded if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

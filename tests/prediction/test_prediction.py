@@ -15,7 +15,14 @@ from PIL import Image, ImageFilter
 import comastre
 from comastre.class_table import class_table
 from comastre.errors import UserError
-from comastre.prediction.pictures import OKABE_ITO, _grown, distinct_colours, draw_overlay, label_picture
+from comastre.prediction.pictures import (
+    OKABE_ITO,
+    _grown,
+    _squared_distances,
+    distinct_colours,
+    draw_overlay,
+    label_picture,
+)
 from comastre.prediction.result import Prediction
 from comastre.segmentation import ProposedMasks, Segment, Segmentation
 
@@ -183,6 +190,17 @@ def test_a_mask_grows_as_pils_largest_of_a_square(size: tuple[int, int], radius:
     mask[0, -1] = True
     largest = Image.fromarray(mask).convert("L").filter(ImageFilter.MaxFilter(2 * radius - 1))
     assert np.array_equal(_grown(mask, radius), np.asarray(largest) > 0)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (31, 24), (60, 50)])
+def test_distances_are_scipys(size: tuple[int, int]) -> None:
+    from scipy.ndimage import distance_transform_edt
+
+    generator = np.random.default_rng(0)
+    for outside in (0.0, 0.01, 0.3):
+        mask = generator.random(size) >= outside
+        expected = distance_transform_edt(np.pad(mask, 1))[1:-1, 1:-1] ** 2
+        assert np.array_equal(_squared_distances(mask), expected.round().astype(int))
 
 
 def test_a_legend_makes_room_for_every_segment_and_for_long_names() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from comastre.config.sections import MatchingConfig
@@ -143,6 +142,8 @@ def assign(costs: Tensor, targets: Targets, extra: Tensor | None = None) -> Assi
     One device-to-host copy carries all costs and `extra` (any shape, such as the old model's objectness), and one copy
     carries the assignment back. With more masks than queries the cheapest min(N, G) pairs are kept.
     """
+    from scipy.optimize import linear_sum_assignment  # here, because predictions do without its long import
+
     parts = [costs.detach()] if extra is None else [costs.detach(), extra.detach()]
     on_host = torch.cat([part.to(costs.dtype).flatten() for part in parts]).cpu()
     host_costs = on_host[: costs.numel()].reshape(costs.shape).numpy()  # (K, B, N, G)

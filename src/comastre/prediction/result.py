@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -131,12 +132,15 @@ class Prediction:
         existing = [file for file in files if file.exists()]
         if existing and not overwrite:
             raise UserError(f"{existing[0]} is already there: choose another name, or ask to overwrite it")
-        document = self.as_json()
-        contents = {
-            segments: json_bytes({**document, MADE_BY: signature(document, maker)} if maker else document),
-            overlay: _encoded(self.plot(), "JPEG", quality=92, subsampling=0),
-            labels: _encoded(label_picture(self.label_map, self.classes.colours), "PNG"),
-        }
+        with ThreadPoolExecutor(1) as beside:  # of a large image the overlay takes as long as the rest
+            drawn = beside.submit(lambda: _encoded(self.plot(), "JPEG", quality=92, subsampling=0))
+            document = self.as_json()
+            contents = {
+                segments: json_bytes({**document, MADE_BY: signature(document, maker)} if maker else document),
+                overlay: b"",
+                labels: _encoded(label_picture(self.label_map, self.classes.colours), "PNG"),
+            }
+            contents[overlay] = drawn.result()
         try:
             labels.parent.mkdir(parents=True, exist_ok=True)
             labels.unlink(missing_ok=True)  # where others are replaced, it is not of this result until it is written

@@ -78,11 +78,12 @@ def merge(
     mask_logits (N, h, w), objectness (N,), class_scores (N, C); the result has `size`.
     """
     kept = (objectness > settings.alpha).nonzero().squeeze(1)  # (K,)
-    merged = Merged.nothing(size, mask_logits.device)
     if len(kept) and class_scores.shape[1]:
         probability, class_index = class_scores[kept].max(dim=1)
         contest = Contest(mask_logits, kept, objectness[kept] * probability, class_index)
         merged = merge_contest(contest, size, frame, settings)
+    else:
+        merged = Merged.nothing(size, mask_logits.device)
     proposals = ProposedMasks(
         objectness, class_scores, settings.alpha, mask_logits, size, settings.mask_threshold, frame
     )

@@ -76,8 +76,9 @@ def label(
         return Segmentation(dense.label_map, dense.segment_map, dense.segments, proposals)
     scores, classes = probabilities.max(dim=-1)
     kept = ((classes < of_classes.shape[1]) & (scores > settings.score)).nonzero().squeeze(1)  # (K,)
-    merged = Merged.nothing(size, mask_logits.device)
     if len(kept):
         contest = Contest(mask_logits, kept, scores[kept], classes[kept], softmax)
         merged = merge_contest(contest, size, frame, settings, settings.stuff)
+    else:
+        merged = Merged.nothing(size, mask_logits.device)
     return Segmentation(merged.label_map, merged.segment_map, merged.segments, proposals)
