@@ -57,6 +57,11 @@ def test_a_finished_study_is_shown_again_without_its_runs(
     assert compare(str(tmp_path)) == 0
     assert (tmp_path / "tables" / "scores.md").read_text() == (study / "tables" / "scores.md").read_text()
     assert "fine-tuning" in capsys.readouterr().out
+    (tmp_path / "report.html").unlink()
+    assert dispatch(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").is_file()
+    with pytest.raises(UserError, match="leave out --tables"):
+        dispatch(["report", str(tmp_path), "--tables", "x"])
     with pytest.raises(UserError, match="leave out --seeds"):
         compare(str(tmp_path), "--seeds", "3")
 

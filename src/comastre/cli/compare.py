@@ -67,7 +67,7 @@ def compare(
         overrides: Fields from the command line, already split off.
     """
     from comastre.studies.directory import STUDY, log_file, refuse_unfit
-    from comastre.studies.plan import plan
+    from comastre.studies.plan import plan, refuse_impossible
 
     if convention is not None and convention not in CONVENTIONS:
         raise UserError(f"--convention is {convention} but must be one of {', '.join(CONVENTIONS)}")
@@ -83,6 +83,7 @@ def compare(
     if out is None:
         raise UserError("--out is missing: name the folder of the study")
     refuse_unfit(out, planned)
+    refuse_impossible(planned, look_at_data=not dry_run)
     from comastre.studies.jobs import announcement
 
     for line in announcement(planned, out):

@@ -33,8 +33,6 @@ class Line:
 
     name: str
     cells: tuple[Cell, ...]
-    paper: bool = False
-    """Whether it is the paper's, not ours."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,8 @@ class StudyTable:
     """What the names of the lines are."""
     blocks: tuple[Block, ...]
     lines: tuple[Line, ...]
+    beside: bool = False
+    """Whether the paper's numbers stand in brackets: at other scales than its own they cannot be compared."""
 
 
 def write_study_tables(study: StudyFound, convention: str, folder: Path) -> list[Path]:
@@ -105,7 +105,7 @@ def _scores(study: StudyFound, convention: str, name: str, title: str, metrics: 
         own = tuple(each[row.name][metric] for each in found for metric in metrics)
         lines.append(Line(row.name, own))
     blocks = tuple(Block(setting.label, tuple(TITLES[metric] for metric in metrics)) for setting in study.settings)
-    return StudyTable(name, title, "row", blocks, tuple(lines))
+    return StudyTable(name, title, "row", blocks, tuple(lines), beside=study.scale == "paper")
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
@@ -136,7 +136,12 @@ def as_markdown(table: StudyTable) -> str:
         for line in table.lines:
             own = line.cells[start : start + len(block.columns)]
             lines.append(
-                _line([_no_bar(line.name), *(_marked(cell, "**{}**".format, "<u>{}</u>".format) for cell in own)])
+                _line(
+                    [
+                        _no_bar(line.name),
+                        *(_marked(cell, table.beside, "**{}**".format, "<u>{}</u>".format) for cell in own),
+                    ]
+                )
             )
         parts.append((f"{block.title}\n\n" if len(table.blocks) > 1 else "") + "\n".join(lines) + "\n")
         start += len(block.columns)
@@ -154,7 +159,10 @@ def as_latex(table: StudyTable) -> str:
         start = end + 1
     body = []
     for line in table.lines:
-        shown = [_marked(cell, r"\textbf{{{}}}".format, r"\underline{{{}}}".format, escaped) for cell in line.cells]
+        shown = [
+            _marked(cell, table.beside, r"\textbf{{{}}}".format, r"\underline{{{}}}".format, escaped)
+            for cell in line.cells
+        ]
         body.append(" & ".join([escaped(line.name), *shown]) + r" \\")
     lines = [
         r"\begin{table}",
@@ -175,12 +183,16 @@ def as_latex(table: StudyTable) -> str:
 
 
 def _marked(
-    cell: Cell, bold: Callable[[str], str], under: Callable[[str], str], escape: Callable[[str], str] = str
+    cell: Cell,
+    beside: bool,
+    bold: Callable[[str], str],
+    under: Callable[[str], str],
+    escape: Callable[[str], str] = str,
 ) -> str:
     """Mean and spread, marked by rank, and what the paper has."""
     text = escape(cell.text)
     text = bold(text) if cell.rank == 1 else under(text) if cell.rank == 2 else text
-    return text if cell.paper is None else f"{text} ({cell.paper:.1f})"
+    return f"{text} ({cell.paper:.1f})" if beside and cell.paper is not None else text
 
 
 # --- differences -----------------------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def announcement(plan: Plan, out: Path) -> list[str]:
         _count(len(study.seeds), "seed"),
         _count(len(study.orders), "class order"),
     ]
-    lines = [f"{len(runs)} runs: {', '.join(counts)}; {len(done)} finished, {len(begun)} begun."]
+    lines = [f"{_count(len(runs), 'run')}: {', '.join(counts)}; {len(done)} finished, {len(begun)} begun."]
     if plan.shared:
         take = "takes" if plan.shared == 1 else "take"
         lines.append(f"{_count(plan.shared, 'run')} {take} the first step of another, which is the same:")

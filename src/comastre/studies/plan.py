@@ -17,6 +17,7 @@ from comastre.config.settings import flatten, load_config
 from comastre.data.build import build_dataset
 from comastre.errors import UserError
 from comastre.section import merge
+from comastre.stream.scenario import split_classes
 from comastre.studies.spec import fields_of
 from comastre.studies.study import Order, Row, Setting, Study
 from comastre.text import brief
@@ -131,6 +132,14 @@ def conventions(config: RunConfig) -> dict[str, Any]:
         "evaluation.convention": config.evaluation.convention,
     }
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def refuse_impossible(plan: Plan, look_at_data: bool) -> None:
+    """Say which setting the data cannot have; without `look_at_data` only of data that needs no folder."""
+    for setting in plan.study.settings:
+        config = next(run.config for run in plan.runs if run.setting == setting)
+        if look_at_data or not find_dataset(config.data.dataset).needs_root:
+            split_classes(len(build_dataset(config.data, "train").class_names), config.continual.setting)
 
 
 def _refuse_unlike(runs: Sequence[PlannedRun]) -> None:
