@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from comastre.enlarging import AT_ONCE, Enlarged
@@ -50,12 +52,12 @@ class _Known:
     pixels: Tensor
     """(R, C): of each tile."""
 
-    @property
+    @cached_property
     def ends(self) -> Tensor:
         """(K, R, C): the mask may end in the tile."""
         return self.maybe_in & ~self.surely_in
 
-    @property
+    @cached_property
     def contested(self) -> Tensor:
         """(R, C): more than one mask could win."""
         return self.could_win.sum(dim=0) > 1
@@ -167,15 +169,16 @@ class _Tiles:
     def painted(self, decision: Decision, owner: Tensor, owners: dict[tuple[int, int], Tensor]) -> Merged:
         """The maps, from the owners of whole tiles (R, C) and of the pixels of others."""
         device, size = self._contest.logits.device, self._enlarged.size
-        segment_map, label_map = (torch.zeros(size, dtype=torch.long, device=device) for _ in range(2))
-        numbers = decision.numbers
-        labels = torch.where(numbers > 0, self._contest.classes.cpu() + 1, 0)
-        of_owner = [torch.cat([table.new_zeros(1), table]).to(device) for table in (numbers, labels)]  # nobody first
-        has_segment = (owner != _NOBODY) & (numbers[owner.clamp(min=0)] > 0)
-        for row, column in _places(has_segment):
-            place, index = self._enlarged.place(row, column), int(owner[row, column])
-            segment_map[place], label_map[place] = int(numbers[index]), int(labels[index])
-        for (row, column), found in owners.items():
-            place = self._enlarged.place(row, column)
-            segment_map[place], label_map[place] = (table[found.long() + 1] for table in of_owner)
+        segment_map, label_map = (torch.empty(size, dtype=torch.long, device=device) for _ in range(2))
+        numbers, classes = (F.pad(each, (1, 0)) for each in (decision.numbers, self._contest.classes.cpu() + 1))
+        labels = torch.where(numbers > 0, classes, 0)  # (1 + K,), as the numbers: nobody first
+        of_tiles = list(zip(numbers[owner + 1].flatten().tolist(), labels[owner + 1].flatten().tolist(), strict=True))
+        numbers, labels = numbers.to(device), labels.to(device)
+        for index, (number, label) in enumerate(of_tiles):
+            row_and_column = divmod(index, owner.shape[1])
+            place, pixels = self._enlarged.place(*row_and_column), owners.get(row_and_column)
+            if pixels is None:
+                segment_map[place], label_map[place] = number, label
+            else:
+                segment_map[place], label_map[place] = numbers[pixels.long() + 1], labels[pixels.long() + 1]
         return Merged(label_map, segment_map, decision.segments(segment_map))

@@ -31,15 +31,17 @@ ShortSide = int | str | Sequence[int]
 
 
 @dataclass(frozen=True)
-class _Source:
-    """An image to be segmented."""
+class Source:
+    """An image that has been read, to be segmented as it is."""
 
     pixels: np.ndarray
     """(H, W, 3) uint8."""
     file: str | None
 
     @classmethod
-    def of(cls, image: ImageLike) -> _Source:
+    def of(cls, image: ImageLike | Source) -> Source:
+        if isinstance(image, Source):
+            return image
         return cls(to_pixels(image), str(image) if isinstance(image, str | Path) else None)
 
 
@@ -132,7 +134,7 @@ class Model:
 
     def predict_many(
         self,
-        images: Iterable[ImageLike],
+        images: Iterable[ImageLike | Source],
         *,
         batch_size: int = 8,
         short_side: ShortSide | None = None,
@@ -151,14 +153,14 @@ class Model:
             raise UserError(f"predict_many takes a list of images, not {type(images).__name__}: `predict` takes one")
         view = self.view.changed(short_side, max_side)
 
-        def seen(source: _Source) -> tuple[Size, ...]:
+        def seen(source: Source) -> tuple[Size, ...]:
             return padded_sizes(view, *source.pixels.shape[:2])
 
-        for _, same_size in groupby(map(_Source.of, images), key=seen):
+        for _, same_size in groupby(map(Source.of, images), key=seen):
             for batch in _chunks(same_size, batch_size):
                 yield from self._predict_batch(batch, view)
 
-    def _predict_batch(self, batch: Sequence[_Source], view: ViewConfig) -> list[Prediction]:
+    def _predict_batch(self, batch: Sequence[Source], view: ViewConfig) -> list[Prediction]:
         """Predictions of images of which the model sees one size."""
         self.segmenter.eval()
         images = [torch.from_numpy(source.pixels).permute(2, 0, 1) for source in batch]  # (3, H, W) each
@@ -248,7 +250,7 @@ def load(path_or_hub_id: str | Path) -> Model:
 def to_pixels(image: Any) -> np.ndarray:
     """An image as (H, W, 3) uint8: a file turned as viewers and training do, others as given."""
     if isinstance(image, str | Path):
-        image = _read(user_path(image, "the image"))
+        return _read(user_path(image, "the image"))
     if isinstance(image, Image.Image):
         array = np.asarray(to_rgb(image, "given"))
     elif isinstance(image, np.ndarray):
@@ -269,8 +271,8 @@ def to_pixels(image: Any) -> np.ndarray:
     return (array * 255).round().astype(np.uint8)
 
 
-def _chunks(items: Iterable[_Source], size: int) -> Iterator[list[_Source]]:
-    chunk: list[_Source] = []
+def _chunks(items: Iterable[Source], size: int) -> Iterator[list[Source]]:
+    chunk: list[Source] = []
     for item in items:
         chunk.append(item)
         if len(chunk) == size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from comastre.paths import user_path
 from comastre.prediction.beside import InOrder, one_ahead
 from comastre.prediction.earlier import left_to_do, made_by
 from comastre.prediction.image_files import ImageFile, find_images
-from comastre.prediction.model import Model, load
+from comastre.prediction.model import Model, Source, load
 from comastre.prediction.result import Prediction, result_files
 from comastre.segmentation import Size
 
@@ -158,11 +158,11 @@ def segmented(
     images = [image for image, each in zip(batch, read, strict=True) if not isinstance(each, UserError)]
     pixels = [each for each in read if not isinstance(each, UserError)]
     try:
+        sources = [Source(each, str(image.path)) for image, each in zip(images, pixels, strict=True)]
         predictions = model.predict_many(
-            pixels, batch_size=len(batch), short_side=view.short_side, max_side=view.max_side
+            sources, batch_size=len(batch), short_side=view.short_side, max_side=view.max_side
         )
-        for image, prediction in zip(images, predictions, strict=True):
-            yield image, replace(prediction, file=str(image.path))
+        yield from zip(images, predictions, strict=True)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):  # PyTorch has no class for that on a CPU
             raise
