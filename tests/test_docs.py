@@ -32,7 +32,7 @@ from comastre.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 NAMES = tuple(datasets())
-GUIDES = ("my-own-data", "reproduce-the-paper", "compare", "how-it-works", "add-a-method", "add-a-dataset")
+GUIDES = ("my-own-data", "reproduce-the-paper", "compare", "scaling", "how-it-works", "add-a-method", "add-a-dataset")
 PAGES = (*GUIDES, "specification", "experiments")
 
 
