@@ -180,6 +180,10 @@ def test_the_gate_refuses_fine_tuning(data, tmp_path, capsys, pytestconfig, monk
     refused = store.load(aside).classes
     assert refused.names == (*OLD, "heart") and refused.lineage[-1].status == "refused"
     assert "refused" in (aside / "README.md").read_text()
+    page = (aside / "lesson.html").read_text()
+    assert "This lesson forgot too much" in page and page.count("<figure>") == 12 and str(tmp_path) not in page
+    assert "are now called heart" in page and "% of the pixels differ outside new objects (" in page
+    assert "http" not in page.replace("http-equiv", "")  # everything is inside
     # The same command tells it again without training; with another --keep the model is handed over as it is.
     monkeypatch.setattr("comastre.learning.learn.run", None)
     weights = (aside / "model.safetensors").read_bytes()

@@ -62,7 +62,7 @@ def lesson(tiny_bundle, data, tmp_path_factory):
 def test_the_old_bundle_is_not_touched_and_the_new_one_is_whole(lesson, tiny_bundle):
     learned, _, old = lesson
     assert {file.name: file.read_bytes() for file in tiny_bundle.iterdir()} == old
-    assert {file.name for file in learned.path.iterdir()} == set(store.FILES)
+    assert {file.name for file in learned.path.iterdir()} == {*store.FILES, "lesson.html"}
     model = learned.model
     assert model.class_names == ("background", "disk", "star", "ring", "heart")
     assert model.segmenter.tasks == (2, 1, 1)

@@ -19,6 +19,7 @@ def calls(monkeypatch):
         return SimpleNamespace(exit_code=3)
 
     monkeypatch.setattr(module, "learn", learn)
+    monkeypatch.setattr("comastre.report.lesson_write.page_after", lambda learned: None)
     return found
 
 

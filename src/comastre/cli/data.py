@@ -62,6 +62,7 @@ def prepare(
 def check(
     source: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="DATASET_OR_PRESET")]],
     /,
+    preview: Annotated[Path | None, tyro.conf.arg(metavar="PAGE")] = None,
     processes: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
     overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
 ) -> int:
@@ -71,8 +72,9 @@ def check(
     The exit code is 1 when anything is bad.
 
     Args:
-        source: A folder with images/, masks/ and classes.txt, a COCO JSON file, NAME:FOLDER such as voc:FOLDER (see
-            `comastre data list`), shapes, a preset, or a YAML file.
+        source: A folder with images/, masks/ and classes.txt, an export of a labelling tool, NAME:FOLDER such as
+            voc:FOLDER (see `comastre data list`), shapes, a preset, or a YAML file.
+        preview: Write a page (.html) with samples, their labels drawn, and what each class has of images and pixels.
         processes: Reading processes; by default one per processor.
         overrides: Fields from the command line, already split off.
     """
@@ -104,6 +106,11 @@ def check(
 
     report = check_data(config, processes, found)
     say(render(report))
+    if preview is not None:
+        from comastre.report.data_page import write_page
+
+        title = found.name if found is not None else source
+        say(f"samples with their labels drawn: {write_page(report, preview, title)}")
     return 1 if report.problems else 0
 
 

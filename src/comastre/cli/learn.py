@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from comastre.config.overrides import UsageError
+from comastre.text import say
 
 Data = Annotated[str, tyro.conf.arg(metavar="FOLDER_OR_COCO_JSON")]
 OtherData = Annotated[str | None, tyro.conf.arg(metavar="DATA")]
@@ -88,4 +89,9 @@ def learn(
         fresh=fresh,
         settings=overrides,
     )
+    from comastre.report.lesson_write import page_after
+
+    page = page_after(learned)
+    if page is not None:
+        say(f"what changed, to look at: {page}")
     return learned.exit_code

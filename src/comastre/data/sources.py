@@ -45,6 +45,12 @@ class DataSource:
             return str(self.file)
         return self.dataset if self.root is None else f"{self.dataset}:{self.root}"
 
+    @property
+    def name(self) -> str:
+        """What people call it: the last part of its path."""
+        place = self.file or self.root
+        return self.dataset if place is None else place.absolute().name
+
     def settings(self) -> dict[str, Any]:
         """What the section `data` of a configuration says about it."""
         given = {"dataset": self.dataset, "root": self.root, "train_json": self.file and self.file.absolute()}

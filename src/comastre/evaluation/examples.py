@@ -96,11 +96,11 @@ def record_examples(
         sample = dataset[index]
         pixels = torch.from_numpy(np.array(sample.image)).permute(2, 0, 1)
         (found,) = see(segment, [pixels], view, device)
-        size = _small(sample.image.shape[:2])
+        size = small_size(sample.image.shape[:2])
         truth = lookup[sample.semantic]  # (H, W)
-        photograph = folder / "image" / f"{number:02d}.jpg"
-        if not photograph.exists():
-            write_whole(photograph, _photograph(sample.image, size))
+        picture = folder / "image" / f"{number:02d}.jpg"
+        if not picture.exists():
+            write_whole(picture, photograph(sample.image, size))
         write_whole(folder / "truth" / f"{number:02d}.png", _label_map(truth, colours, size))
         prediction = found.label_map.cpu().numpy()
         write_whole(folder / step_folder(step) / f"{number:02d}.png", _label_map(prediction, colours, size))
@@ -141,13 +141,14 @@ def recorded_steps(examples: Path) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdecimal() and len(number) < 5)
 
 
-def _small(size: Any) -> tuple[int, int]:
+def small_size(size: Any) -> tuple[int, int]:
     """Height and width with the longest side limited."""
     factor = min(1.0, LONGEST_SIDE / max(size))
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 
-def _photograph(image: np.ndarray, size: tuple[int, int]) -> bytes:
+def photograph(image: np.ndarray, size: tuple[int, int]) -> bytes:
+    """The image (H, W, 3) as a JPEG of that height and width."""
     picture = Image.fromarray(np.ascontiguousarray(image))
     if picture.size != size[::-1]:
         picture = picture.resize(size[::-1], Image.Resampling.LANCZOS)

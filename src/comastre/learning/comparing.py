@@ -7,6 +7,7 @@ and its label maps wait in the training folder; the new one looks afterwards.
 from __future__ import annotations
 
 import io
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from comastre.data.images import read_image
 from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
 from comastre.evaluation.disagreement import Disagreement
+from comastre.evaluation.examples import photograph, small_size
 from comastre.evaluation.image_progress import ImageProgress
 from comastre.evaluation.seeing import see
 from comastre.files import write_whole
@@ -39,6 +41,10 @@ FEWEST = 8
 """However little time there is."""
 SHOWN = 12
 """Images on which the models differ most, which are kept for the page."""
+SHOWN_FOLDER = "shown"
+
+_Look = tuple[float, "Sight", np.ndarray, np.ndarray, np.ndarray]
+"""How much it differs, the image's name and pixels, and the label maps before and after."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class Comparison:
         sights = seen(self.work)
         counts = Disagreement((self.lesson.background, *self.lesson.stream_names))
         dataset, done = self._dataset(), []
+        shown: tuple[_Look, ...] = ()
         with ImageProgress("the new model looks", len(sights)) as progress:
             for number, sight in enumerate(sights):
                 if until is not None and number >= FEWEST and time.monotonic() > until:
@@ -109,9 +116,25 @@ class Comparison:
                     before = np.where((truth > 0) & (truth == after), after, before)
                 differs = counts.add(before, after, counted)
                 done.append(Sight(sight.name, sight.index, sight.file, differs))
-                write_whole(folder / f"{number:04d}-after.png", _png(after))
                 progress.advance()
+                shown = _most_different(shown, (differs, sight, image, before, after))
+        self._keep_shown(shown)
         return counts, tuple(done)
+
+    def _keep_shown(self, shown: Sequence[_Look]) -> None:
+        """Small pictures of the images that differ most, for the page."""
+        folder = self.work / SHOWN_FOLDER
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        entries = []
+        for number, (differs, sight, image, before, after) in enumerate(shown):
+            size = small_size(image.shape[:2])
+            write_whole(folder / f"{number:02d}.jpg", photograph(image, size))
+            for kind, labels in (("before", before), ("after", after)):
+                picture = Image.fromarray(labels.astype(np.uint8)).resize(size[::-1], Image.Resampling.NEAREST)
+                write_whole(folder / f"{number:02d}-{kind}.png", _png(np.asarray(picture)))
+            entries.append({"name": sight.name, "differs": differs, "size": list(size)})
+        write_whole(folder / _INDEX, json_bytes(entries))
 
     def _dataset(self) -> SegmentationDataset:
         return self.lesson.relabelled(training_part(self.lesson.source), self.lesson.roles.labels)
@@ -130,6 +153,13 @@ class Comparison:
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         (found,) = see(model.segment, [pixels], self.config.view.at(self.config.data.crop), self.device)
         return found.label_map.cpu().numpy().astype(np.uint8)
+
+
+def _most_different(shown: tuple[_Look, ...], look: _Look) -> tuple[_Look, ...]:
+    """The looks that differ most, with one more where it differs at all; of equals the earlier ones."""
+    if look[0] <= 0:
+        return shown
+    return tuple(sorted((*shown, look), key=lambda each: -each[0])[:SHOWN])
 
 
 def seen(work: Path) -> tuple[Sight, ...]:

@@ -46,9 +46,9 @@ def legend(changes: Sequence[ClassChange], compared: int) -> list[str]:
 
 
 def verdict_lines(
-    verdicts: Sequence[ClassVerdict], changes: Sequence[ClassChange], decision: Decision
+    verdicts: Sequence[ClassVerdict], changes: Sequence[ClassChange], decision: Decision, advise: bool = True
 ) -> list[tuple[str, str]]:
-    """Class by class what was learned, and what was lost, as (heading, text)."""
+    """Class by class what was learned, and what was lost, as (heading, text); with `advise` what to try, too."""
     lines = []
     for verdict in verdicts:
         score = "" if verdict.score is None else f"IoU {verdict.score:.1f}"
@@ -58,7 +58,8 @@ def verdict_lines(
             text = "no image of it was left to score it on; give --val DATA"
             lines.append(("not scored", f"{verdict.name}: {text}"))
         else:
-            lines.append(("NOT LEARNED", f"{verdict.name}: {score}: {verdict.reason}; {verdict.advice}"))
+            advice = f"; {verdict.advice}" if advise else ""
+            lines.append(("NOT LEARNED", f"{verdict.name}: {score}: {verdict.reason}{advice}"))
     if any(not change.new for change in changes):
         lines.append(("lost most", _lost_most(changes, decision)))
         lines.append(("kept", kept_sentence(decision)))

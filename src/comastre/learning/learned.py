@@ -44,6 +44,10 @@ class Learned:
     """Every class before and after."""
     decision: Decision
     """Of the gate."""
+    work: Path
+    """The folder of the training, with its logs and pictures."""
+    compared: int
+    """Images on which the models were compared without labels."""
 
     @property
     def model(self) -> Model:

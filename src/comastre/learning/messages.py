@@ -45,7 +45,7 @@ def understood(found: Plan, start: str) -> str:
 
 def warnings(found: Plan, config: RunConfig) -> list[str]:
     """What may go wrong without being wrong."""
-    shown, lines = found.shown, []
+    shown, lines = found.shown, [f"warning: {hint}" for hint in found.hints]
     for name in found.lesson.roles.taught:
         if shown[name] == 1:
             lines.append(f"warning: {name} has one image only: the model will hardly know it from others; add images")

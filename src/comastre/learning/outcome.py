@@ -178,7 +178,17 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
     lines += final_words.last_lines(place, out, len(classes.names), verdicts, decision, old_val)
     say(table(lines, indent=0))
     return Learned(
-        place, classes, roles.new, scores, outcome.old_before, outcome.old_after, verdicts, changes, decision
+        place,
+        classes,
+        roles.new,
+        scores,
+        outcome.old_before,
+        outcome.old_after,
+        verdicts,
+        changes,
+        decision,
+        work,
+        outcome.compared,
     )
 
 
@@ -198,4 +208,4 @@ def _scoring_title(plan: Plan) -> str:
     if lesson.scoring is None:
         return f"{len(lesson.held_out)} held-out {'image' if len(lesson.held_out) == 1 else 'images'}"
     place = lesson.scoring.file or lesson.scoring.root
-    return f"the images for scoring in {place}" if place is not None else str(lesson.scoring)
+    return f"the images for scoring in {place.absolute().name}" if place is not None else str(lesson.scoring)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from comastre.class_table import ClassTable
 from comastre.data.dataset import IGNORE, SegmentationDataset
+from comastre.data.hints import hints
 from comastre.data.sources import DataSource, has_own_validation, parse_source
 from comastre.errors import UserError
 from comastre.learning.class_names import ClassRoles, assign_roles, known_labels
@@ -61,6 +62,8 @@ class Plan:
     names: tuple[str, ...]
     """Of the images to train on."""
     old_data: OldData | None
+    hints: tuple[str, ...] = ()
+    """What looks wrong about the data."""
 
 
 def make_plan(
@@ -139,6 +142,7 @@ def make_plan(
         held_out=_count(roles, translated, held_out),
         names=tuple(names[index] for index in images),
         old_data=old_data,
+        hints=tuple(hints(dataset.class_names, presence, (), dataset.has_background)),
     )
 
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from comastre.class_table import palette
+from PIL import Image
+
+from comastre.class_table import Colour, palette
 from comastre.data.dataset import IGNORE
 from comastre.data.images import open_picture
 from comastre.report.gather import Example, Examples
@@ -92,7 +94,7 @@ def _card(example: Example, of_runs: Sequence[Example]) -> Card:
         example.name,
         example.classes,
         example.size,
-        _data_uri(example.image.read_bytes(), "image/jpeg"),
+        data_uri(example.image.read_bytes(), "image/jpeg"),
         label_overlay(example.truth),
         tuple({step: label_overlay(path) for step, path in each.predictions.items()} for each in of_runs),
     )
@@ -109,8 +111,22 @@ def label_overlay(file: Path) -> str:
         picture.putpalette(_COLOURS[: 3 * count])
         content = io.BytesIO()
         picture.save(content, "PNG", optimize=True, transparency=opaque)
-    return _data_uri(content.getvalue(), "image/png")
+    return data_uri(content.getvalue(), "image/png")
 
 
-def _data_uri(content: bytes, kind: str) -> str:
+def mask_overlay(picture: Image.Image) -> str:
+    """A picture with transparency, as a page holds it."""
+    content = io.BytesIO()
+    picture.save(content, "PNG", optimize=True)
+    return data_uri(content.getvalue(), "image/png")
+
+
+def css(colour: Colour) -> str:
+    """A colour as a page writes it."""
+    red, green, blue = colour
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    """A file as an address that holds it."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from comastre.config.datasets import find_dataset
 from comastre.config.run import RunConfig
 from comastre.data.build import build_dataset, build_datasets
-from comastre.data.dataset import SegmentationDataset
-from comastre.data.files import classes_in
+from comastre.data.dataset import IGNORE, SegmentationDataset
+from comastre.data.hints import hints
 from comastre.data.parallel import each_in_parallel
 from comastre.data.sources import DataSource
 from comastre.errors import UserError
@@ -27,6 +29,8 @@ class SplitReport:
     """Classes of each image; none where the image is bad."""
     problems: tuple[str, ...]
     """One sentence per bad image, with the name of the file."""
+    pixels: tuple[int, ...] = (0,) * 256
+    """Of every label 0..255."""
 
     @property
     def images_of(self) -> Counter[int]:
@@ -45,6 +49,19 @@ class DataReport:
     scenario: Scenario | None
     scenario_problem: str | None
     """Why the setting cannot be run on the data, if so."""
+    training_set: SegmentationDataset
+    hints: tuple[str, ...] = ()
+    """What looks wrong without being wrong, one sentence each."""
+
+    @property
+    def pixels(self) -> tuple[int, ...]:
+        """Of every label 0..255, in both splits."""
+        return tuple(map(sum, zip(self.training.pixels, self.validation.pixels, strict=True)))
+
+    def share(self, label: int) -> float | None:
+        """Percent of the pixels that are not ignored; None where there are none."""
+        counted = sum(self.pixels[:IGNORE])
+        return 100.0 * self.pixels[label] / counted if counted else None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -67,21 +84,30 @@ def check_data(config: RunConfig, processes: int | None = None, source: DataSour
         scenario = build_stream(config, training.presence, training_set.class_names)
     except UserError as error:
         problem = str(error)
-    return DataReport(training_set.name, training_set.class_names, training, validation, scenario, problem)
+    report = DataReport(
+        training_set.name, training_set.class_names, training, validation, scenario, problem, training_set
+    )
+    presence = (*training.presence, *validation.presence)
+    found = hints(training_set.class_names, presence, report.pixels, training_set.has_background)
+    return replace(report, hints=tuple(found))
 
 
 @dataclass(frozen=True)
 class _Read:
     dataset: SegmentationDataset
 
-    def __call__(self, index: int) -> frozenset[int]:
-        return classes_in(self.dataset[index].semantic)
+    def __call__(self, index: int) -> tuple[int, ...]:
+        """Pixels of every label 0..255."""
+        counts = np.bincount(self.dataset[index].semantic.reshape(-1), minlength=256)
+        return tuple(int(count) for count in counts)
 
 
 def _check_split(dataset: SegmentationDataset, split: str, processes: int | None) -> SplitReport:
     answers = each_in_parallel(_Read(dataset), len(dataset), f"reading {len(dataset):,} {split} images", processes)
-    presence = tuple(frozenset() if isinstance(answer, UserError) else answer for answer in answers)
-    return SplitReport(split, presence, tuple(str(answer) for answer in answers if isinstance(answer, UserError)))
+    counts = [(0,) * 256 if isinstance(answer, UserError) else answer for answer in answers]
+    presence = tuple(frozenset(label for label in range(1, IGNORE) if each[label]) for each in counts)
+    bad = tuple(str(answer) for answer in answers if isinstance(answer, UserError))
+    return SplitReport(split, presence, bad, tuple(map(sum, zip(*counts, strict=True))))
 
 
 def render(report: DataReport) -> str:
@@ -97,6 +123,8 @@ def render(report: DataReport) -> str:
     ]
     if report.scenario is not None:
         lines += ["", _title(report.scenario), table(_step_rows(report))]
+    if report.hints:
+        lines += ["", *(f"warning: {hint}" for hint in report.hints)]
     for problems, what in ((training.problems, "training"), (validation.problems, "validation")):
         if problems:
             lines += ["", f"{len(problems)} bad {what} {'image' if len(problems) == 1 else 'images'}:", *problems]
@@ -116,10 +144,12 @@ def _class_rows(report: DataReport) -> list[list[str]]:
     steps = {
         label: task.step for task in (report.scenario.tasks if report.scenario else ()) for label in task.new_classes
     }
-    rows = [["CLASS", "NAME", "STEP", "TRAINING IMAGES", "VALIDATION IMAGES"]]
+    rows = [["CLASS", "NAME", "STEP", "TRAINING IMAGES", "VALIDATION IMAGES", "PIXELS"]]
+    of_split = [split.images_of for split in (report.training, report.validation)]
     for label, name in enumerate(report.class_names, 1):
-        counts = [f"{split.images_of[label]:,}" for split in (report.training, report.validation)]
-        rows.append([str(label), name, str(steps.get(label, "-")), *counts])
+        counts = [f"{images[label]:,}" for images in of_split]
+        share = report.share(label)
+        rows.append([str(label), name, str(steps.get(label, "-")), *counts, "-" if share is None else f"{share:.2f} %"])
     return rows
 
 

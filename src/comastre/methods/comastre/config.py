@@ -48,6 +48,8 @@ class InferenceConfig(Section):
     """A segment must keep this share of its own mask after the merge."""
     mask_threshold: Share = 0.5
     """Mask probability from which a pixel belongs to a proposal."""
+    every_pixel: bool = False
+    """Give pixels that no segment took to the best class, as dense data without background asks for (ours)."""
 
 
 SIZES: Mapping[str, Mapping[str, Any]] = {

@@ -6,6 +6,7 @@ The rules: docs/specification.md, Inference.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ from comastre.methods.comastre.config import InferenceConfig
 from comastre.methods.large_merge import Contest, merge_contest
 from comastre.methods.merge import Merged
 from comastre.nets.outputs import StageOne, take_queries
-from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, frames_of
+from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, frames_of, mask_probabilities
 
 if TYPE_CHECKING:
     from comastre.methods.comastre.segmenter import Segmenter
@@ -65,6 +66,17 @@ def recognise_confident(model: Segmenter, stage_one: StageOne) -> tuple[Tensor, 
     return objectness, class_scores
 
 
+def filled(label_map: Tensor, mask_logits: Tensor, weights: Tensor, frame: Frame | None) -> Tensor:
+    """The label map (H, W) whose pixels without a class get the best one: argmax_c sum_k w_kc m_k.
+
+    mask_logits (K, h, w) and weights (K, C); segments stay as they are.
+    """
+    height, width = label_map.shape
+    probabilities = mask_probabilities(mask_logits, (height, width), frame)  # (K, H, W)
+    best = torch.einsum("kc, khw -> chw", weights, probabilities).max(dim=0).indices + 1  # (H, W)
+    return torch.where(label_map == 0, best, label_map)
+
+
 def merge(
     mask_logits: Tensor,
     objectness: Tensor,
@@ -82,6 +94,9 @@ def merge(
         probability, class_index = class_scores[kept].max(dim=1)
         contest = Contest(mask_logits, kept, objectness[kept] * probability, class_index)
         merged = merge_contest(contest, size, frame, settings)
+        if settings.every_pixel:
+            weights = objectness[kept][:, None] * class_scores[kept]  # (K, C)
+            merged = replace(merged, label_map=filled(merged.label_map, mask_logits[kept], weights, frame))
     else:
         merged = Merged.nothing(size, mask_logits.device)
     proposals = ProposedMasks(
