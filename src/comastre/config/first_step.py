@@ -13,6 +13,7 @@ CHANGEABLE = frozenset(
         "training.checkpoint_every",
         "training.devices",
         "training.log_every",
+        "training.loggers",
         "training.nodes",
         "training.recompute",
         "training.strategy",

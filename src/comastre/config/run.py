@@ -130,6 +130,13 @@ class TrainingConfig(Section):
     """Iterations between log lines."""
     checkpoint_every: PositiveInt = 500
     """Iterations between checkpoints."""
+    loggers: tuple[Literal["wandb", "mlflow"], ...] = ()
+    """Services that get losses and scores besides TensorBoard, where installed; by default none."""
+
+    @field_validator("loggers", mode="before")
+    @classmethod
+    def _one_logger(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _check_split(self) -> TrainingConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from comastre.config.run_files import METRICS, TENSORBOARD
 from comastre.documents import parse_json
 from comastre.training.checkpoint import Position, disk_error, write_atomically
+from comastre.training.loggers import Logger, log_all
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 class MetricsLog:
     """Appends one line per logged iteration; what an earlier start logged after `position` is dropped."""
 
-    def __init__(self, out: Path, position: Position, first_iteration: int) -> None:
+    def __init__(self, out: Path, position: Position, first_iteration: int, loggers: Sequence[Logger] = ()) -> None:
         """`first_iteration` is the number of iterations of the whole run that are done."""
         from torch.utils.tensorboard import SummaryWriter
 
+        self._loggers = loggers
         self._path = out / METRICS
         self.damaged = damaged_lines(self._path)
         """Lines that could not be read, and are left out."""
@@ -42,13 +45,16 @@ class MetricsLog:
             raise disk_error(error, self._path) from error
         for name, value in values.items():
             self._board.add_scalar(f"train/{name}", value, overall)
+        log_all(self._loggers, {f"train/{name}": value for name, value in values.items()}, overall)
 
     def write_scores(self, overall: int, scores: dict[str, float | None]) -> None:
-        """Scores of an evaluation, for TensorBoard only: `results.json` is their home."""
-        for name, value in scores.items():
-            if value is not None and math.isfinite(value):
-                self._board.add_scalar(f"evaluation/{name}", value, overall)
+        """Scores of an evaluation, for TensorBoard and other loggers only: `results.json` is their home."""
+        known = {f"evaluation/{name}": value for name, value in scores.items() if value is not None}
+        for name, value in known.items():
+            if math.isfinite(value):
+                self._board.add_scalar(name, value, overall)
         self._board.flush()
+        log_all(self._loggers, known, overall)
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +64,8 @@ class MetricsLog:
     ) -> None:
         self._file.close()
         self._board.close()
+        for logger in self._loggers:
+            logger.close()
 
 
 def lines_until(path: Path, position: Position) -> list[str]:

@@ -21,6 +21,7 @@ from comastre.training.environment import write_environment
 from comastre.training.finiteness import LossWatch
 from comastre.training.iteration import adopt, begin_step, iterate, look_back, one_pass, set_up
 from comastre.training.launch import Team, build_fabric, launch, spawns
+from comastre.training.loggers import open_loggers, refuse_missing
 from comastre.training.mending import finished_results, mend
 from comastre.training.metrics import MetricsLog
 from comastre.training.parts import LearnedStep, Parts, Prepared, default_parts, prepare
@@ -55,6 +56,7 @@ def run(
         return (None if fresh else finished_results(out, parts)) or launch(fabric, _train, config, out, parts, None)
     # Everything that can be wrong with settings and data is found before anything is written or moved.
     refuse_unfit(out, config, fresh)
+    refuse_missing(config)
     prepared = None
     if not fresh and finished_results(out, parts):
         start = None  # adopted now, it would lie over what was learned from it
@@ -90,7 +92,9 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
         first_iteration = sum(totals[: position.step]) + position.iteration
         with (
             StopRequest().listening() as stop,
-            MetricsLog(out, position, first_iteration) if team.rank == 0 else nullcontext() as log,
+            MetricsLog(out, position, first_iteration, open_loggers(config, out))
+            if team.rank == 0
+            else nullcontext() as log,
         ):
             session = Session(fabric, team, config, out, totals, method, progress, stop, log, parts.times)
             if team.rank == 0:
