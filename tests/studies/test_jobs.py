@@ -129,6 +129,18 @@ def test_a_run_that_dies_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     assert not outcome.died
 
 
+def test_a_first_step_is_taken_only_from_a_run_that_begins_alike_seen_from_there(tmp_path: Path) -> None:
+    """The exact method has fields that CoMasTRe does not know: it may start from CoMasTRe, and not the other way."""
+    workers, _ = conducted(tmp_path, "finetune,comastre-exact,comastre", dies=["fine-tuning--seed-0"])
+    assert workers.started == [
+        ("fine-tuning--seed-0", None),
+        ("comastre-exact--seed-0", None),
+        ("comastre--seed-0", None),
+    ]
+    again, _ = conducted(tmp_path, "finetune,comastre-exact,comastre")
+    assert again.started == [("fine-tuning--seed-0", "comastre--seed-0")]
+
+
 def test_a_first_step_that_died_twice_is_not_tried_by_all(tmp_path: Path) -> None:
     dies = ["mib--seed-0", "plop--seed-0"]
     workers, outcome = conducted(tmp_path, "mib,plop,deeplab-finetune,comastre", dies=dies)

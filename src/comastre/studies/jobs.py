@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from comastre.config.first_step import begin_alike
 from comastre.live_line import LiveLine
 from comastre.studies.directory import config_file, folder_of, has_first_step, is_finished, log_file
 from comastre.studies.pace import time_left
@@ -99,7 +100,9 @@ class _Round:
 
     def _start_if_ready(self, run: PlannedRun) -> None:
         members = [each for each in self._plan.runs if each.group == run.group and each is not run]
-        base = next((each for each in members if has_first_step(folder_of(self._out, each))), None)
+        # Alike in this direction: a method that extends another may start from it, but not the other way round.
+        alike = (each for each in members if begin_alike(each.config, run.config))
+        base = next((each for each in alike if has_first_step(folder_of(self._out, each))), None)
         begun = has_first_step(folder_of(self._out, run))
         if base is None and not begun:
             if any(each is other for each, _, _ in self._running.values() for other in members):

@@ -79,9 +79,9 @@ def _done(last: dict[str, Any], config: RunConfig, folder: Path) -> int:
 
 
 def _later_classes(run: PlannedRun) -> int:
-    """Classes that come after the first step."""
+    """Classes that come after the first step, and are learned by iterations."""
     base = base_classes(run.config.continual)
-    if base is None or run.config.spec.all_at_once:
+    if base is None or run.config.spec.all_at_once or run.config.method_settings.learns_at_once(step=1):
         return 0
     if run.order.classes is not None:
         return max(0, len(run.order.classes) - base)
