@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import comastre.learning.learn as module
+from comastre.cli import STARTED
 from comastre.cli.main import dispatch
 from comastre.config.overrides import UsageError
 
@@ -46,6 +47,7 @@ def test_every_option_arrives(calls):
         "continued": False,
         "parent": None,
         "fresh": True,
+        "began": STARTED,
         "settings": {"backbone": {"weights": "w.safetensors"}},  # however it is written
     }
     assert dispatch(arguments.replace("--backbone-weights", "--backbone.weights").split()) == 3

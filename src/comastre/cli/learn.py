@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import tyro
 
+from comastre.cli import STARTED
 from comastre.config.overrides import UsageError
 from comastre.text import say
 
-Data = Annotated[str, tyro.conf.arg(metavar="FOLDER_OR_COCO_JSON")]
+Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
 OtherData = Annotated[str | None, tyro.conf.arg(metavar="DATA")]
 Names = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]]
 Pairs = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=OLD")]]
@@ -50,7 +51,8 @@ def learn(
     Args:
         model: Folder of a model bundle, its id on the hub, or new:small to start from nothing (new:tiny, new:r50);
             with new:... --backbone.weights says where its backbone starts: a file, hub, or none (random).
-        data: Images labelled for the new classes: a folder with images/, masks/ and classes.txt, or a COCO JSON file.
+        data: Images labelled for the new classes: a folder with images/, masks/ and classes.txt, or what COCO, YOLO,
+            Label Studio, CVAT or Pascal VOC's tools write (docs/my-own-data.md).
         out: Folder for the new model, which must not exist yet; the old model is never touched.
         val: Data to score on; without it a part of the data is held out.
         old_val: Data labelled for old classes, on which forgetting is measured.
@@ -88,6 +90,7 @@ def learn(
         parent=parent,
         fresh=fresh,
         settings=overrides,
+        began=STARTED,
     )
     from comastre.report.lesson_write import page_after
 

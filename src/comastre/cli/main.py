@@ -81,7 +81,7 @@ TAKE_MODELS = ("learn", "predict")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with 0 (done), 1 (failed), 2 (usage) or 130 (interrupted)."""
+    """Run the command line and exit with 0 (done), 1 (failed), 2 (usage), 3 (refused by the gate of `learn`) or 130."""
     _open_streams()
     if arguments is None:  # a command, not a call from Python
         silence_libraries()

@@ -64,7 +64,8 @@ def choose_sights(lesson: Lesson, unlabelled: str | Path | None) -> tuple[Sight,
     if lesson.known is None:
         return ()
     names = image_names(training_part(lesson.source))
-    own = [index for index in in_order_of_names(names) if index in {*lesson.images, *lesson.held_out}]
+    wanted = {*lesson.images, *lesson.held_out}
+    own = [index for index in in_order_of_names(names) if index in wanted]
     sights = [Sight(names[index], index) for index in own[:MOST_OF_DATA]]
     if unlabelled is not None:
         files = find_images([unlabelled])

@@ -52,6 +52,7 @@ def learn(
     parent: str | Path | None = None,
     fresh: bool = False,
     settings: Mapping[str, Any] | None = None,
+    began: float | None = None,
     say: Say = say_line,
 ) -> Learned:
     """Teach `model` the classes of `data` that it does not know, and write the grown model to the new folder `out`.
@@ -69,7 +70,7 @@ def learn(
 
     Where nothing in the data is new, what the model knows is practised. With `continued`, `model` is what a lesson gave
     and goes on with that lesson: its own classes, from where it ended, taught by the model before it, which is looked
-    for beside it or in `parent`.
+    for beside it or in `parent`. The minutes count from this call, or from `began` (of `time.monotonic`).
 
     Example:
         import comastre
@@ -78,7 +79,7 @@ def learn(
         print(learned.new_classes, learned.scores)
         learned.model.predict("photos/images/first.png").label_map
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     out = user_path(out, "out")
     settings = settings or {}
     if not isinstance(settings, Mapping):
