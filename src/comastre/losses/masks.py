@@ -14,7 +14,7 @@ from comastre.distributed import average_over_processes
 from comastre.losses.matching import Assignment
 from comastre.losses.points import PointCounts, sample_each, uncertain_points
 from comastre.losses.reduce import mean_over
-from comastre.nets.outputs import QueryMasks, take_queries
+from comastre.nets.outputs import QueryMasks, mask_logits_side_by_side, take_queries
 from comastre.nets.precision import upcast
 
 
@@ -58,9 +58,7 @@ def matched_mask_losses(
     and serve all layers; the most uncertain ones are chosen for every mask at every layer.
     """
     # All layers of an image side by side, so that each step that follows is one call.
-    logits = torch.cat(
-        [layer.mask_logits_of(query) for layer, query in zip(layers, assignment.query, strict=True)], dim=1
-    )  # (B, K * G, h, w)
+    logits = mask_logits_side_by_side(layers, assignment.query)  # (B, K * G, h, w)
     points = uncertain_points(logits, candidates, uniform, PointCounts.of(config).important)  # (B, K * G, P, 2)
     at_points = sample_each(logits, points)  # (B, K * G, P)
     truth = truth_at(points, targets, assignment)

@@ -17,12 +17,15 @@ from torch import Tensor, nn
 
 from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
+from comastre.nets.chain import Link, Passed, is_chain, links_of, one_by_one, pass_through
+from comastre.nets.folded_norm import fold_norms
 from comastre.nets.recompute import Recomputing
 from comastre.nets.still_batch_norm import ease_batch_norm
 from comastre.nets.swin import SwinPyramid, is_swin
 from comastre.noise import quiet, short_of_retries
 
 _STRIDES = (4, 8, 16, 32)
+_PROBE = torch.zeros(1, 3, 64, 64)  # shows which layers a network's features are made of
 
 
 class Backbone(Recomputing):
@@ -60,8 +63,12 @@ class Backbone(Recomputing):
         self.config = config
         if config.frozen_stride:
             self._freeze_up_to(_STRIDES.index(config.frozen_stride))
-        self._has_batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.modules())
+        self._has_batch_norm = any(_is_norm(module) for module in self.modules())
         self._norm_weights = self._trained_norm_weights() if config.freeze_batch_norm_weights else frozenset()
+        self._is_chain = is_chain(self.network, _PROBE)
+        fold_norms(self.network, _PROBE)
+        self.one_by_one = True
+        """Whether layers that stand still may see one image after the other."""
         self.frozen_batch_norm = False
         self.enter_step(0)
 
@@ -74,7 +81,7 @@ class Backbone(Recomputing):
         super().train(mode)
         if self.frozen_batch_norm:
             for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                if _is_norm(module):
                     module.eval()
         return self
 
@@ -91,14 +98,14 @@ class Backbone(Recomputing):
         return frozenset(
             f"{path}.{name}"
             for path, module in self.network.named_modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            if _is_norm(module)
             for name, parameter in module.named_parameters(recurse=False)
             if parameter.requires_grad
         )
 
     def _freeze_up_to(self, level: int) -> None:
         """Freeze what the features of this level are made of, whatever the network calls its layers."""
-        features = self.network.eval()(torch.zeros(1, 3, 64, 64))[self._indices[level]]
+        features = self.network.eval()(_PROBE)[self._indices[level]]
         parameters = list(self.network.parameters())
         gradients = torch.autograd.grad(features.sum(), parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -117,9 +124,66 @@ class Backbone(Recomputing):
         still = self.frozen_batch_norm or not self.training
         return images.contiguous(memory_format=torch.channels_last) if still and images.device.type == "cpu" else images
 
-    def forward(self, images: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(B, 3, H, W) in 0..1 -> four maps (B, c, H / s, W / s), s = 4, 8, 16, 32."""
-        features = self._run(self.normalise(images, padding))
+    def begin(self, images: Tensor, padding: Tensor | None = None) -> Passed | None:
+        """What the first layers, those that stand still, make of images (B, 3, H, W): the same for a teacher's.
+
+        None of a network that is no chain of modules, and where its inside is not kept.
+        """
+        links = links_of(self.network) if self._is_chain and not self.recompute else ()
+        if not links:
+            return None
+        still = self._standing_still(links)
+        begun = Passed(self.normalise(images, padding), (), 0)
+        if self.one_by_one and images.device.type == "cpu":
+            large = still[: self._finest_link(links)]
+            begun = one_by_one(large, begun)
+        return pass_through(still[begun.links :], begun)
+
+    def begins_like(self, other: Backbone) -> bool:
+        """Whether `begin` gives the same for both: asked once per step, because it compares all numbers."""
+        if not self._is_chain or not other._is_chain:
+            return False
+        ours, theirs = (each._standing_still(links_of(each.network)) for each in (self, other))
+        if len(ours) > len(theirs):
+            return False
+        one, another = self._numbers(ours), other._numbers(theirs[: len(ours)])
+        return one.keys() == another.keys() and all(torch.equal(one[name], another[name]) for name in one)
+
+    def _numbers(self, links: tuple[Link, ...]) -> dict[str, Tensor]:
+        """All that the links compute with."""
+        found = {"mean": self.mean, "std": self.std}
+        for place, link in enumerate(links):
+            found |= {f"{place}.{name}": tensor for name, tensor in link.module.state_dict().items()}
+        return found
+
+    def _finest_link(self, links: tuple[Link, ...]) -> int:
+        """How many links it takes to the feature of stride 4."""
+        taken = [place for place, link in enumerate(links, start=1) if link.taken]
+        return taken[self._indices[0]]
+
+    def _standing_still(self, links: tuple[Link, ...]) -> tuple[Link, ...]:
+        """The first links, as long as nothing in them learns."""
+        count = 0
+        for link in links:
+            learns = any(parameter.requires_grad for parameter in link.module.parameters())
+            follows = any(module.training for module in link.module.modules() if _is_norm(module))
+            if learns or follows:
+                break
+            count += 1
+        return links[:count]
+
+    def forward(
+        self, images: Tensor, padding: Tensor | None = None, begun: Passed | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, 3, H, W) in 0..1 -> four maps (B, c, H / s, W / s), s = 4, 8, 16, 32.
+
+        What `begin` gave for the images, of this backbone or of one that begins like it, is not computed again.
+        """
+        begun = begun or self.begin(images, padding)
+        if begun is None:
+            features = self._run(self.normalise(images, padding))
+        else:
+            features = pass_through(links_of(self.network)[begun.links :], begun).features
         first, second, third, fourth = (features[index] for index in self._indices)
         return first, second, third, fourth
 
@@ -136,6 +200,11 @@ class Backbone(Recomputing):
             if name in self.network.return_layers:
                 features.append(images)
         return features
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Whether it follows the statistics of batches."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
 def _stages(reductions: list[int], strides: list[int]) -> tuple[int, ...]:

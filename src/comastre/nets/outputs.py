@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from comastre.nets.mask_features import MaskFeatures, MaskProducts
@@ -66,6 +68,16 @@ class StageOne:
     @property
     def final(self) -> Proposals:
         return self.layers[-1]
+
+
+def mask_logits_side_by_side(layers: Sequence[QueryMasks], query: Tensor) -> Tensor:
+    """(B, K * M, H/4, W/4): mask logits of K layers of one model, each at its own queries (K, B, M)."""
+    products = [layer.masks for layer in layers if isinstance(layer.masks, MaskProducts)]
+    if len(products) < len(layers) or any(each.features is not products[0].features for each in products):
+        return torch.cat([layer.mask_logits_of(each) for layer, each in zip(layers, query, strict=True)], dim=1)
+    # One product: its gradient is as large as E^4, and adding up one per layer takes longer than the product.
+    kernels = [take_queries(each.kernels, rows) for each, rows in zip(products, query, strict=True)]
+    return products[0].features.masks(torch.cat(kernels, dim=1))
 
 
 def take_queries(values: Tensor, query: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ class StageTaps:
 def tap_stages(backbone: Backbone) -> StageTaps:
     """Taps on the last activation of `layer1` to `layer4` of a ResNet; other networks' stages are taken as they are."""
     taps: list[Tap | None] = []
+    backbone.one_by_one = False  # a tap keeps what it was given last, which must be the whole batch
     for stage in range(1, 5):
         layer = getattr(backbone.network, f"layer{stage}", None)
         block = layer[-1] if isinstance(layer, nn.Sequential) else None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from comastre.errors import UserError
 from comastre.nets.deeplab import DeepLab
+from comastre.nets.folded_norm import unfold_norms, with_norm
 
 
 class Mode(Enum):
@@ -75,23 +76,13 @@ class TwinConvolution(nn.Module):
             return
         assert self.left.bias is not None
         if self.mode is Mode.BOTH_LEARN:
-            left, left_bias = _with_norm(self.left, self.left_norm)
+            left, left_bias = with_norm(self.left, self.left_norm)
         else:
             left, left_bias = self.left.weight, self.left.bias
-        right, right_bias = _with_norm(self.right, self.right_norm)
+        right, right_bias = with_norm(self.right, self.right_norm)
         self.left.weight.copy_((left + right) / 2)
         self.left.bias.copy_((left_bias + right_bias) / 2)
         self.mode = Mode.FOLDED
-
-
-def _with_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Kernel and bias of a convolution with the BatchNorm behind it, whose statistics stand still."""
-    assert norm.running_mean is not None and norm.running_var is not None
-    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-    bias = norm.bias - norm.running_mean * scale
-    if convolution.bias is not None:
-        bias = bias + scale * convolution.bias
-    return convolution.weight * scale.view(-1, 1, 1, 1), bias
 
 
 # --- a network with twins --------------------------------------------------------------------------------------------
@@ -104,6 +95,7 @@ def twins_of(model: nn.Module) -> list[TwinConvolution]:
 
 def add_twins(model: DeepLab) -> None:
     """Make twins of the spatial convolutions of the backbone's blocks and of the pyramid's four convolutions."""
+    unfold_norms(model.backbone.network)  # its pairs are taken apart
     for block in list(model.backbone.network.modules()):
         # Stems and shortcuts are plain sequences or children of the network itself.
         if not isinstance(block, nn.Sequential) and block is not model.backbone.network:

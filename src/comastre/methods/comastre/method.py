@@ -43,6 +43,8 @@ class TwoStageMethod(Method):
         self.task: Task | None = None
         self.old_model: Segmenter | None = None
         self.auxiliary_head: nn.Module | None = None
+        self.begin_alike: bool | None = None
+        """Whether both backbones begin alike; None where nobody has looked yet."""
 
     # --- the model ---------------------------------------------------------------------------------------------------
 
@@ -54,7 +56,7 @@ class TwoStageMethod(Method):
 
         A Mask2Former has no objectness: that starts afresh, and there is nothing to teach on.
         """
-        self.task, self.old_model, self.auxiliary_head = task, None, None
+        self.task, self.old_model, self.auxiliary_head, self.begin_alike = task, None, None, None
         if previous is None:
             model = self.first_model(len(task.new_classes), pretrained=init is None)
             if init is not None:
@@ -98,8 +100,15 @@ class TwoStageMethod(Method):
             points,
             self.loss,
             self.task.labelled_old,
+            self._begin_alike(model),
         )
         return compute_terms(inputs, self.auxiliary_head)
+
+    def _begin_alike(self, model: Segmenter) -> bool:
+        """Whether the old model's backbone begins like the new one's, asked at the first batch of a step or a start."""
+        if self.begin_alike is None:
+            self.begin_alike = self.old_model is not None and model.backbone.begins_like(self.old_model.backbone)
+        return self.begin_alike
 
     def weights(self) -> Mapping[str, float]:
         return term_weights(self.loss.weights)
@@ -122,7 +131,7 @@ class TwoStageMethod(Method):
 
     def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         assert isinstance(model, Segmenter)
-        self.task, self.old_model, self.auxiliary_head = task, None, None
+        self.task, self.old_model, self.auxiliary_head, self.begin_alike = task, None, None, None
         if task is not None:
             model.backbone.enter_step(task.step)
         device = next(model.parameters()).device

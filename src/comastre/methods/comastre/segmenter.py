@@ -11,6 +11,7 @@ from comastre.methods.comastre import inference
 from comastre.methods.comastre.class_decoder import ClassDecoder, Recognition
 from comastre.methods.comastre.config import ModelConfig
 from comastre.nets.backbone import Backbone
+from comastre.nets.chain import Passed
 from comastre.nets.mask_decoder import MaskDecoder
 from comastre.nets.outputs import PixelEmbeddings, StageOne
 from comastre.nets.pixel_decoder import PixelDecoder
@@ -52,9 +53,14 @@ class Segmenter(nn.Module):
     def num_classes(self) -> int:
         return sum(self.tasks)
 
-    def propose(self, images: Tensor, padding: Tensor | None = None, every_layer: bool = True) -> StageOne:
-        """Stage 1 on images (B, 3, H, W) in 0..1; `padding` (B, H, W) is true outside an image of a mixed batch."""
-        pixels = self.pixel_decoder(self.backbone(images, padding), padding)
+    def propose(
+        self, images: Tensor, padding: Tensor | None = None, every_layer: bool = True, begun: Passed | None = None
+    ) -> StageOne:
+        """Stage 1 on images (B, 3, H, W) in 0..1; `padding` (B, H, W) is true outside an image of a mixed batch.
+
+        `begun` is what the backbone's `begin` gave for them, where somebody has it already.
+        """
+        pixels = self.pixel_decoder(self.backbone(images, padding, begun), padding)
         return StageOne(pixels, self.mask_decoder(pixels, every_layer))
 
     def recognise(

@@ -33,6 +33,8 @@ class StepInputs:
     config: LossConfig
     labelled_old: tuple[int, ...] = ()
     """Places, in learning order, of past classes that the data labels too; other past classes look like background."""
+    begin_alike: bool = False
+    """Whether both backbones make the same of images in those first layers that stand still."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,14 @@ def prepare(inputs: StepInputs) -> Step:
     model, old_model, config, targets = inputs.model, inputs.old_model, inputs.config, inputs.targets
     images, padding, points = inputs.images, inputs.padding, inputs.points
     switches = Switches.of(config, later=len(model.tasks) > 1, with_old_model=old_model is not None)
-    new = Learner(model, model.propose(images, padding))
+    begun = model.backbone.begin(images, padding)
+    new = Learner(model, model.propose(images, padding, begun=begun))
     old = None
     if old_model is not None and switches.old_model:
+        shared = begun if inputs.begin_alike else None
         with torch.no_grad():
-            old = Learner(old_model, old_model.propose(images, padding, every_layer=config.distillation.all_layers))
+            of_old = old_model.propose(images, padding, config.distillation.all_layers, shared)
+        old = Learner(old_model, of_old)
 
     places = points.draw(config.matching.points)
     costs = matching_costs(new.stage_one.layers, targets, places, config.matching)
