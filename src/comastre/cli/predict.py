@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -22,6 +22,7 @@ def predict(
     /,
     out: Out,
     device: str = "cpu",
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
     batch_size: int = 8,
     short_side: Annotated[str | None, tyro.conf.arg(metavar="PIXELS")] = None,
     max_side: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
@@ -40,6 +41,7 @@ def predict(
         out: Folder for the results, which mirror the folders of the images: NAME.labels.png, .overlay.jpg and
             .segments.json (class, score, area, box and COCO's run lengths).
         device: cpu, cuda or mps.
+        precision: 32-true, or bf16-mixed: bfloat16, faster on a device that has it; nearly all pixels stay the same.
         batch_size: Images of one size that are segmented at once.
         short_side: The size at which the model sees images, whose results keep their own: pixels, 224,320 to look at
             each, or native; by default what the model was trained for.
@@ -55,6 +57,7 @@ def predict(
         images,
         out,
         device=device,
+        precision=precision,
         batch_size=batch_size,
         short_side=short_side,
         max_side=max_side,

@@ -99,6 +99,8 @@ class PixelDecoder(Recomputing):
             maps[level] = _merge(smooth, maps[level], coarser, paddings[level])
 
         tokens = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)  # (B, S, d)
+        if torch.is_autocast_enabled(tokens.device.type):
+            tokens = upcast(tokens)  # only products are coarse then, not positions and what layers add to
         positions = torch.cat(
             [
                 sine_positions(shape, self.dim, tokens.device, mask).to(tokens.dtype) + embedding

@@ -55,6 +55,7 @@ def predict_files(
     out: Path,
     *,
     device: str = "cpu",
+    precision: str = "32-true",
     batch_size: int = 8,
     short_side: str | None = None,
     max_side: int | None = None,
@@ -74,9 +75,10 @@ def predict_files(
     out = user_path(out, "--out")
     images = find_images(sources, leave_out=out)
     check_targets(images, out)
-    model = load(model_name).adjusted(**(adjust or {})).to(device)
+    model = load(model_name).adjusted(**(adjust or {})).to(device, precision)
     view = model.view.changed(short_side, max_side)
-    maker = made_by(model.bundle, {"view": view.model_dump(mode="json")})
+    settings = {"view": view.model_dump(mode="json")} | ({} if precision == "32-true" else {"precision": precision})
+    maker = made_by(model.bundle, settings)
     waiting = left_to_do(images, out, maker, overwrite)
     for folder in {(out / image.name).parent for image in images}:
         sweep(folder)
