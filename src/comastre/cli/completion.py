@@ -66,10 +66,12 @@ def known_commands() -> list[Command]:
     from comastre.cli.main import DATA_VERBS, VERBS
     from comastre.config.datasets import datasets
     from comastre.config.settings import preset_names
+    from comastre.studies.spec import built_in_names
 
     presets = tuple(preset_names())
     words = {
         "train": presets,
+        "compare": (*built_in_names(), *presets),
         "pretrain": ("coco-objectness",),
         "data": tuple(DATA_VERBS),
         "data check": (*datasets(), *presets),
@@ -128,12 +130,27 @@ def fish_script(commands: Sequence[Command]) -> str:
         inside = f"-n {quote(f'__comastre_in {command.name}')}"
         if command.words and command.name != "data":
             lines.append(f"complete -c comastre {inside} -a {quote(' '.join(command.words))}")
+    return "\n".join([*lines, *_fish_options(commands)])
+
+
+def _fish_options(commands: Sequence[Command]) -> list[str]:
+    """Every option once, for all commands that have it: most of them share the fields of the configuration."""
+    owners: dict[Option, list[str]] = {}
+    for command in commands:
         for option in command.options:
-            takes = f"-x -a {quote(' '.join(option.values))}" if option.values else "" if option.flag else "-r"
-            about = f"-d {quote(option.about)}" if option.about else ""
-            parts = ("complete -c comastre", inside, f"-l {option.name.removeprefix('--')}", takes, about)
-            lines.append(" ".join(filter(None, parts)))
-    return "\n".join(lines)
+            owners.setdefault(option, []).append(command.name)
+    groups = list(dict.fromkeys(tuple(names) for names in owners.values()))
+    lines = []
+    for number, names in enumerate(groups):
+        where = "; or ".join(f"__comastre_in {name}" for name in names)
+        lines += [f"function __comastre_group_{number}", f"    {where}", "end"]
+    for option, names in owners.items():
+        takes = f"-x -a {quote(' '.join(option.values))}" if option.values else "" if option.flag else "-r"
+        about = f"-d {quote(option.about)}" if option.about else ""
+        place = f"-n __comastre_group_{groups.index(tuple(names))}"
+        parts = ("complete -c comastre", place, f"-l {option.name.removeprefix('--')}", takes, about)
+        lines.append(" ".join(filter(None, parts)))
+    return lines
 
 
 def _words_function(commands: Sequence[Command]) -> str:
