@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from comastre.cli import compare as compare_command
 from comastre.cli import evaluate as eval_command
 from comastre.cli import learn as learn_command
 from comastre.cli import main as cli
@@ -29,6 +30,7 @@ from comastre.config.settings import load_config
 from comastre.data.build import build_datasets
 from comastre.data.testing import check_dataset
 from comastre.errors import UserError
+from comastre.studies.plan import plan
 
 ROOT = Path(__file__).parents[1]
 NAMES = tuple(datasets())
@@ -75,7 +77,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_every_command_is_one_that_the_program_takes(page: str, asked: list[tuple[str, dict[str, Any]]]) -> None:
+def test_every_command_is_one_that_the_program_takes(
+    page: str, asked: list[tuple[str, dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if page == "compare":
+        (tmp_path / "masks.yaml").write_text(blocks(text_of(page), "yaml")[0])
     lines = commands(page)
     assert lines, "a guide without a command"
     for line in lines:
@@ -87,6 +94,10 @@ def test_every_command_is_one_that_the_program_takes(page: str, asked: list[tupl
         if verb in ("train", "pretrain"):
             config = load_config(source, arguments["overrides"])  # the preset is there, its fields are valid
             assert (config.method == "objectness") == (verb == "pretrain")
+        if verb == "compare" and not source.startswith("studies/"):  # every row of the study is valid
+            names = ("methods", "rows", "settings", "seeds", "orders", "scale")
+            given = [arguments.get(name, "" if name in names[:3] else None) for name in names]
+            assert plan(compare_command._study(source, *given), arguments["overrides"]).runs
         if verb == "check" and source not in NAMES and not source.startswith(NAMES) and "-" in source:
             assert source == "my-data" or isinstance(load_config(source, arguments["overrides"]), RunConfig)
         if verb == "evaluate" and ":" in arguments["data"]:

@@ -18,7 +18,7 @@ from comastre.report.study_tables import as_csv, as_latex, as_markdown, differen
 from comastre.report.study_terminal import show_study
 from comastre.report.study_words import agreement_words, difference_words, missing_words
 from comastre.report.study_write import write_study
-from comastre.studies.outcome import StudyFound, read_found
+from comastre.studies.found import StudyFound, read_found
 from studies.made_studies import made_run, made_study
 
 ROWS = {"ours": [41.0, 42.0, 43.0], "theirs": [40.0, 41.0, 41.5], "floor": [10.0, 12.0, 11.0], "joint": [60.0]}

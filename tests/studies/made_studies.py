@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comastre.config.conventions import CONVENTIONS
-from comastre.studies.outcome import RowFound, RunFound, Scores, SettingFound, StepFound, StudyFound
+from comastre.studies.found import RowFound, RunFound, Scores, SettingFound, StepFound, StudyFound
 
 
 def made_run(row: str, seed: int, everything: float, proposes: bool = True, **other: Any) -> RunFound:

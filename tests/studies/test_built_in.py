@@ -7,7 +7,7 @@ import pytest
 from comastre.errors import UserError
 from comastre.report.paper import tables
 from comastre.report.study_numbers import papers_number
-from comastre.studies.outcome import RowFound, SettingFound
+from comastre.studies.found import RowFound, SettingFound
 from comastre.studies.plan import Plan, plan
 from comastre.studies.spec import SCALES, built_in_names, read_study
 

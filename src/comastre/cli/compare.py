@@ -72,7 +72,7 @@ def compare(
     if convention is not None and convention not in CONVENTIONS:
         raise UserError(f"--convention is {convention} but must be one of {', '.join(CONVENTIONS)}")
     if (Path(source) / STUDY).is_file() and out is None:
-        from comastre.studies.outcome import read_found
+        from comastre.studies.found import read_found
 
         given = {"--methods": methods, "--seeds": seeds, "--orders": orders, "--scale": scale, "--jobs": jobs}
         for name, value in given.items():

@@ -53,7 +53,7 @@ def report(
 def _of_study(folder: Path, given: Mapping[str, Path | None], convention: str | None) -> int:
     """The page and tables of a study, again, from its file."""
     from comastre.report.study_write import write_study
-    from comastre.studies.outcome import read_found
+    from comastre.studies.found import read_found
 
     for name, value in given.items():
         if value is not None:

@@ -11,7 +11,7 @@ from comastre.report.charts import PANELS, step_ticks
 from comastre.report.sentences import number
 from comastre.report.study_numbers import Cell, cells
 from comastre.report.svg import Chart, Level, Line, percent_axis
-from comastre.studies.outcome import RowFound, RunFound, SettingFound, StepFound, StudyFound
+from comastre.studies.found import RowFound, RunFound, SettingFound, StepFound, StudyFound
 from comastre.studies.statistics import Summary, summary
 
 _LINE, _TOP, _BOTTOM, _LEFT, _RIGHT, _WIDTH = 30.0, 6.0, 24.0, 150.0, 46.0, 520.0

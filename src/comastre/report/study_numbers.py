@@ -10,7 +10,7 @@ from typing import Any
 from comastre.config.conventions import PAPER
 from comastre.report.paper import WITHOUT_BACKGROUND
 from comastre.report.paper import tables as paper_tables
-from comastre.studies.outcome import RowFound, RunFound, SettingFound, StudyFound
+from comastre.studies.found import RowFound, RunFound, SettingFound, StudyFound
 from comastre.studies.statistics import PairedDifference, Summary, paired, summary
 
 MIOU = ("base", "inc", "all", "avg")

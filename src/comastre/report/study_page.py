@@ -28,7 +28,7 @@ from comastre.report.study_numbers import (
 )
 from comastre.report.study_words import RULE, agreement_words, difference_words, headline_metric, missing_words
 from comastre.report.svg import draw, legend_key
-from comastre.studies.outcome import ERRORS, SettingFound, StudyFound
+from comastre.studies.found import ERRORS, SettingFound, StudyFound
 from comastre.text import brief, readable_time
 
 

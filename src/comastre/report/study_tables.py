@@ -24,7 +24,7 @@ from comastre.report.study_numbers import (
 )
 from comastre.report.study_words import RULE, headline_metric
 from comastre.report.tables import escaped, harmless
-from comastre.studies.outcome import SettingFound, StudyFound
+from comastre.studies.found import SettingFound, StudyFound
 
 
 @dataclass(frozen=True)

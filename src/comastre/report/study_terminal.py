@@ -9,7 +9,7 @@ from rich.table import Table
 
 from comastre.report.study_numbers import TITLES, Cell, cells, metrics_of
 from comastre.report.study_words import agreement_words, difference_words, missing_words
-from comastre.studies.outcome import SettingFound, StudyFound
+from comastre.studies.found import SettingFound, StudyFound
 from comastre.text import visible
 
 
@@ -31,7 +31,7 @@ def show_study(study: StudyFound, convention: str, console: Console | None = Non
 def _table(study: StudyFound, setting: SettingFound, convention: str, unicode: bool) -> Table:
     scale = f" ({study.scale})" if study.scale else ""
     table = Table(
-        title=escape(visible(f"{study.title}{scale}: {setting.label}, mIoU in %, convention {convention}")),
+        title=escape(visible(f"{study.title}{scale}: {setting.label}, in %, convention {convention}")),
         box=box.SIMPLE_HEAD,
         title_justify="left",
         padding=(0, 1),

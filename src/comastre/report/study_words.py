@@ -10,7 +10,7 @@ from comastre.report.study_numbers import (
     best,
     metrics_of,
 )
-from comastre.studies.outcome import SettingFound, StudyFound
+from comastre.studies.found import SettingFound, StudyFound
 from comastre.text import shortened
 
 RULE = (

@@ -11,7 +11,7 @@ from comastre.report.study_page import render_study
 from comastre.report.study_tables import write_study_tables
 from comastre.report.study_terminal import show_study
 from comastre.studies.directory import TABLES
-from comastre.studies.outcome import StudyFound
+from comastre.studies.found import StudyFound
 from comastre.text import say
 
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from comastre.errors import UserError
 from comastre.live_line import LiveLine
 from comastre.studies.directory import STUDY, claimed
+from comastre.studies.found import StudyFound
 from comastre.studies.jobs import Outcome, train_all
-from comastre.studies.outcome import StudyFound, collect
+from comastre.studies.outcome import collect
 from comastre.studies.plan import Plan
 from comastre.studies.workers import Processes, Workers, available_cores, available_gpus, share_of
 

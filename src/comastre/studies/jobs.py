@@ -100,9 +100,9 @@ class _Round:
 
     def _start_if_ready(self, run: PlannedRun) -> None:
         members = [each for each in self._plan.runs if each.group == run.group and each is not run]
+        learned = (each for each in members if has_first_step(folder_of(self._out, each)))
         # Alike in this direction: a method that extends another may start from it, but not the other way round.
-        alike = (each for each in members if begin_alike(each.config, run.config))
-        base = next((each for each in alike if has_first_step(folder_of(self._out, each))), None)
+        base = next((each for each in learned if begin_alike(each.config, run.config)), None)
         begun = has_first_step(folder_of(self._out, run))
         if base is None and not begun:
             if any(each is other for each, _, _ in self._running.values() for other in members):

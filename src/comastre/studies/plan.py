@@ -18,7 +18,7 @@ from comastre.data.build import build_dataset
 from comastre.errors import UserError
 from comastre.section import merge
 from comastre.stream.scenario import split_classes
-from comastre.studies.spec import fields_of
+from comastre.studies.fields import fields_of
 from comastre.studies.study import Order, Row, Setting, Study
 from comastre.text import brief
 

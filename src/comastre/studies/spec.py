@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from comastre.config import methods
-from comastre.config.overrides import find_field
 from comastre.config.settings import flatten, preset_names, read_settings
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.documents import Unreadable, text_of
@@ -200,34 +199,6 @@ def read_orders(given: Orders, origin: str) -> tuple[Order, ...]:
     if not orders:
         raise UserError(f"{origin}: orders is empty: leave it out, or name one")
     return tuple(orders)
-
-
-def fields_of(given: Mapping[str, Any], method: str, origin: str) -> dict[str, Any]:
-    """Fields of a study file, dotted or nested, leading sections left out where that is unique, as a nested dict."""
-    found: dict[str, Any] = {}
-    for name, value in _leaves(given, method):
-        try:
-            field = find_field(name, method)
-        except UserError as error:
-            raise UserError(f"{origin}: {error}") from None
-        *sections, leaf = field.name.split(".")
-        place = found
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[leaf] = value
-    return found
-
-
-def _leaves(given: Mapping[str, Any], method: str, prefix: str = "") -> list[tuple[str, Any]]:
-    """Dotted names with values; a value that is a mapping stays one where the name is that of a field."""
-    leaves: list[tuple[str, Any]] = []
-    for name, value in given.items():
-        dotted = f"{prefix}{name}"
-        if isinstance(value, Mapping) and dotted != "data.options":
-            leaves += _leaves(value, method, f"{dotted}.")
-        else:
-            leaves.append((dotted, value))
-    return leaves
 
 
 def _resolved(spec: StudySpec, name: str, origin: str, scale: str | None, folder: Path) -> Study:
