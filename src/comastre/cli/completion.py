@@ -144,10 +144,10 @@ def _fish_options(commands: Sequence[Command]) -> list[str]:
     for number, names in enumerate(groups):
         where = "; or ".join(f"__comastre_in {name}" for name in names)
         lines += [f"function __comastre_group_{number}", f"    {where}", "end"]
-    for option, names in owners.items():
+    for option, having in owners.items():
         takes = f"-x -a {quote(' '.join(option.values))}" if option.values else "" if option.flag else "-r"
         about = f"-d {quote(option.about)}" if option.about else ""
-        place = f"-n __comastre_group_{groups.index(tuple(names))}"
+        place = f"-n __comastre_group_{groups.index(tuple(having))}"
         parts = ("complete -c comastre", place, f"-l {option.name.removeprefix('--')}", takes, about)
         lines.append(" ".join(filter(None, parts)))
     return lines
