@@ -23,6 +23,7 @@ from comastre.section import merge
 
 METHOD = SECTION = "comastre"
 CONVENTION = "no_background"
+# What was tried: docs/experiments.md, Converting a Mask2Former.
 ITERATIONS = 1000
 """However many images there are: what is learned is a small decoder on features that stand still."""
 OPTIMISER = {"learning_rate": 1e-3, "warmup": 50, "clip": 1.0, "weight_decay": 0.05, "power": 0.9}

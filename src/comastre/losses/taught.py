@@ -19,7 +19,7 @@ def split_classes(teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def taught_objectness(logits: Tensor, objectness: Tensor) -> Tensor:
-    """Cross-entropy of logits (K, B, N) with the teacher's objectness there: a mean over all queries of K layers."""
+    """Cross-entropy of logits (B, N) with the teacher's objectness there: a mean over all queries."""
     logits = upcast(logits)
     losses = F.binary_cross_entropy_with_logits(logits, objectness.to(logits.dtype), reduction="none")
     return losses.mean()

@@ -12,6 +12,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from comastre.errors import UserError
 from comastre.losses.points import PointSource
@@ -19,11 +20,14 @@ from comastre.losses.taught import split_classes, taught_classes, taught_objectn
 from comastre.methods.comastre.method import TwoStageMethod, adopt_stage_one, settings_of
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.methods.mask2former.model import ClassHead, Mask2Former
+from comastre.methods.optimiser import adamw
 from comastre.methods.protocol import Setup
 from comastre.methods.teacher import below, frozen_copy, state_of
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
 
+HEAD_RATE = 30.0
+"""Times the rate of stage 2 (docs/experiments.md, Converting a Mask2Former)."""
 _TEACHER = "teacher/"
 
 
@@ -53,20 +57,29 @@ class ConversionMethod(TwoStageMethod):
         with torch.no_grad():
             for part in (model.backbone, model.pixel_decoder, model.mask_decoder):
                 part.eval()  # BatchNorm's statistics are part of the masks, too
-            stage_one = model.propose(batch.images, batch.padding)
-            # (K, B, N, d): later lessons read objectness at every layer, as Mask2Former its classes.
-            embeddings = torch.stack([layer.embeddings for layer in stage_one.layers])
-            objectness, classes = split_classes(teacher(embeddings))
-        final = stage_one.final
+            stage_one = model.propose(batch.images, batch.padding, every_layer=False)
+            final = stage_one.final
+            objectness, classes = split_classes(teacher(final.embeddings))
         recognised = model.recognise(stage_one.pixels, final.embeddings, final.mask_logits)
         return {
-            "objectness": taught_objectness(model.mask_decoder.objectness_head(embeddings).squeeze(-1), objectness),
-            "classification": taught_classes(recognised.class_logits, classes[-1], objectness[-1]),
+            "objectness": taught_objectness(
+                model.mask_decoder.objectness_head(final.embeddings).squeeze(-1), objectness
+            ),
+            "classification": taught_classes(recognised.class_logits, classes, objectness),
         }
 
     def weights(self) -> Mapping[str, float]:
         """None: the two terms share no weights."""
         return {"objectness": 1.0, "classification": 1.0}
+
+    def optimiser(self, model: nn.Module, step: int) -> Optimizer:
+        """The objectness head, a single layer on features that stand still, has a rate of its own."""
+        assert isinstance(model, Segmenter)
+        config = self.settings.optimiser
+        optimiser, rate = adamw([model.class_decoder], config, step), config.rate(step)
+        head = {"params": list(model.mask_decoder.objectness_head.parameters()), "weight_decay": 0.0}
+        optimiser.add_param_group({**head, "scale": HEAD_RATE, "base_lr": rate, "lr": HEAD_RATE * rate})
+        return optimiser
 
     def after_training(self, task: Task, model: nn.Module) -> nn.Module:
         self.teacher = None
