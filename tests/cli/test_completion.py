@@ -60,7 +60,8 @@ def asked_of_bash(line: str) -> list[str]:
 
 def asked_of_fish(line: str) -> list[str]:
     program = f"{fish_script(known_commands())}\ncomplete -C '{line}'"
-    done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True, check=True)
+    # As its input: one argument of a command may have 128 kB at most, and the script has more.
+    done = subprocess.run(["fish", "--no-config"], input=program, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return [offer.partition("\t")[0] for offer in done.stdout.splitlines()]
 

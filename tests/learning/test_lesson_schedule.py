@@ -157,7 +157,7 @@ def test_iterations_are_exact_or_rounded_up_to_the_new_classes():
 
 
 def test_minutes_bound_training_and_scoring():
-    assert training_seconds(10, passed=60, scoring=100) == 600 - 60 - 1.2 * 100 - 3
+    assert training_seconds(10, passed=60, scoring=100) == 600 - 1.2 * 160 - 3
     # Scoring that would take all of the time leaves a tenth of it.
     assert training_seconds(10, passed=60, scoring=10_000) == 60
     assert planned_iterations(400, seconds=0.5) == 1000  # a quarter more than fit: the clock ends them

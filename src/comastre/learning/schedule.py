@@ -34,7 +34,7 @@ LOG_SECONDS, CHECKPOINT_SECONDS = 10.0, 60.0
 SPARE = 1.25
 """Iterations that are planned for a time limit, per iteration that fits by what was timed."""
 SLOWER = 1.2
-"""Time that scoring the new model takes at most, per time that scoring the old one took: it has more classes."""
+"""Time that is set aside for the end, per time that the same took at the beginning: the new model has more classes."""
 WRITING_SECONDS = 3.0
 """For the files at the end."""
 
@@ -134,7 +134,8 @@ def with_pace(config: RunConfig, seconds: float) -> RunConfig:
 
 def training_seconds(minutes: float, passed: float, scoring: float) -> float:
     """What is left of the minutes for training: `passed` seconds are over, and `scoring` will take so many."""
-    left = 60 * minutes - passed - SLOWER * scoring - WRITING_SECONDS
+    # Where it took long to begin, it takes long to end: a slow disk, or a machine that others use too.
+    left = 60 * minutes - SLOWER * (passed + scoring) - WRITING_SECONDS
     # Something must be trained, or there would be nothing to score.
     return max(left, 0.1 * 60 * minutes)
 
