@@ -1,6 +1,6 @@
 """Time and memory of a prediction against what may grow, and the exponent of each: nothing may outgrow its arithmetic.
 
-Run by hand: `python benchmarks/scaling.py [--threads 2]`; it takes some minutes. One thing grows, all others stay; the
+Run by hand: `python benchmarks/scaling.py`; it takes some minutes. One thing grows, all others stay; the
 model has random weights and the size `small`, and everything that a prediction does is timed: the network, the merge
 at the image's size, and for tasks and classes recognition of all proposals. An exponent is the slope of a line through
 logarithms; `of the upper half` is that of the larger values alone, where what does not grow no longer hides what does.
@@ -112,7 +112,7 @@ def slope(values: Sequence[float], results: Sequence[float]) -> float:
 
 
 def measure(work: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Median seconds of a call, and the bytes that it needs at its worst beside what is there before."""
+    """Median processor seconds of a call, and the bytes that it needs at its worst beside what is there before."""
     work()  # what is kept from call to call is there now
     gc.collect()
     if hasattr(ctypes.CDLL(None), "malloc_trim"):
@@ -122,9 +122,9 @@ def measure(work: Callable[[], object], seconds: float) -> tuple[float, float]:
     taken: list[float] = []
     began = time.perf_counter()
     while len(taken) < 3 or (time.perf_counter() - began < seconds and len(taken) < 30):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        taken.append(time.perf_counter() - start)
+        taken.append(time.process_time() - start)
         if time.perf_counter() - began > 4 * seconds:
             break
     return median(taken), max(resident("VmHWM") - before, 1.0)
@@ -157,8 +157,8 @@ def report(growth: Growth, seconds: float) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
-    parser.add_argument("--seconds", type=float, default=1.5, help="spent on each value, about")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; their waiting counts, too")
+    parser.add_argument("--seconds", type=float, default=0.5, help="spent on each value, about")
     parser.add_argument("--only", choices=[growth.name for growth in GROWTHS], help="one of them")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
