@@ -109,8 +109,8 @@ class Method(ABC):
         """The model as it is evaluated and kept, after the last iteration of `task`."""
         return model
 
-    def remarks(self) -> tuple[str, ...]:
-        """What to tell the user after a model was adopted and after a step, a sentence each."""
+    def remarks(self, seconds: float = 0.0) -> tuple[str, ...]:
+        """What to tell the user after a model was adopted and after a step that took so long, a sentence each."""
         return ()
 
     def state(self) -> dict[str, Tensor]:

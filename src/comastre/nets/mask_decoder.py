@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -71,6 +73,18 @@ class QueryDecoder(Recomputing):
 
     def forward(self, pixels: PixelEmbeddings, every_layer: bool = True) -> tuple[QueryMasks, ...]:
         """L + 1 predictions, the raw queries' first; only the last one where `every_layer` is false."""
+        positions = [self.query_positions.weight] * len(self.layers)
+        return self.decode(pixels, self.query_features.weight, positions, self.mask_head, every_layer)
+
+    def decode(
+        self,
+        pixels: PixelEmbeddings,
+        features: Tensor,
+        positions: Sequence[Tensor],
+        mask_head: nn.Module,
+        every_layer: bool,
+    ) -> tuple[QueryMasks, ...]:
+        """What queries (N, d) with a position (N, d) for every layer see; they attend to each other and to pixels."""
         sizes = [(level.shape[-2], level.shape[-1]) for level in pixels.levels]
         values = [
             level.flatten(2).transpose(1, 2) + embedding
@@ -84,21 +98,20 @@ class QueryDecoder(Recomputing):
             guides = [pixels.finest.resized(size) for size in sizes]
 
         batch = len(values[0])
-        queries = self.query_features.weight.expand(batch, -1, -1)
-        positions = self.query_positions.weight
+        queries = features.expand(batch, -1, -1)
         predictions = []
-        for index, layer in enumerate(self.layers):
+        for index, (layer, position) in enumerate(zip(self.layers, positions, strict=True)):
             level = index % _LEVELS
             embeddings = self.norm(queries)
-            kernels = self.mask_head(embeddings)
+            kernels = mask_head(embeddings)
             if every_layer:
                 predictions.append(self.predict(embeddings, kernels, pixels.finest))
             with torch.no_grad():
                 guide = guides[level].masks(kernels)
                 open_mask = open_pixels(guide, sizes[level], pixels.padding[level], self.softmax_masks)
-            queries = self.lightly(layer, queries, positions, keys[level], values[level], open_mask)
+            queries = self.lightly(layer, queries, position, keys[level], values[level], open_mask)
         embeddings = self.norm(queries)
-        predictions.append(self.predict(embeddings, self.mask_head(embeddings), pixels.finest))
+        predictions.append(self.predict(embeddings, mask_head(embeddings), pixels.finest))
         return tuple(predictions)
 
     def predict(self, embeddings: Tensor, kernels: Tensor, features: MaskFeatures) -> QueryMasks:

@@ -76,17 +76,19 @@ def adopt(session: Session, task: Task, model: Any, prepared: Prepared) -> Any:
     return model
 
 
-def look_back(session: Session, task: Task, model: Any, parts: Parts, prepared: Prepared) -> tuple[Any, float]:
-    """The model as it is kept, after its method has looked at the images of `task` once more; and how long that took.
+def look_back(
+    session: Session, task: Task, model: Any, parts: Parts, prepared: Prepared, trained: float
+) -> tuple[Any, float]:
+    """The model as it is kept, after its method has looked at the images of `task` once more; and the step's seconds.
 
-    Seconds are counted where looking is all the learning there is.
+    It was `trained` for so long; looking counts where it is all the learning there is.
     """
     method, began = session.method, time.perf_counter()
     method.look_back(model, one_pass(session, task, parts, prepared))
     method.gather(model, each_image(session, task, prepared))
     model = method.after_training(task, model)
-    seconds = time.perf_counter() - began if session.totals[task.step] == 0 else 0.0
-    for sentence in method.remarks():
+    seconds = trained if session.totals[task.step] else time.perf_counter() - began
+    for sentence in method.remarks(seconds):
         session.progress.say(f"{session.progress.title(task.step)}: {sentence}")
     return model, seconds
 

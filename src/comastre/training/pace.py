@@ -38,6 +38,8 @@ def _measure(fabric: Fabric, config: RunConfig, parts: Parts, given: Prepared | 
     prepared = given or prepare(config, parts)
     method = parts.method(config)
     position, model, _ = where_it_is(method, prepared, config, None, start, parts, fabric.device)
+    if start is not None:
+        model = method.adopt(model, lambda: iter(())).to(fabric.device)
     task = prepared.scenario.tasks[position.step]
     # Never fewer than are measured: beyond its end the schedule has no rate.
     totals = tuple(

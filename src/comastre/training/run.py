@@ -111,8 +111,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
                     saved = None  # nothing of this step can be in it
                     model = begin_step(session, task, model)
                 position = _learn(session, task, model, parts, prepared, saved, position, results)
-                model, seconds = look_back(session, task, model, parts, prepared)
-                seconds += position.seconds
+                model, seconds = look_back(session, task, model, parts, prepared, position.seconds)
                 learned = LearnedStep(model.eval(), task, prepared, config, fabric.device, seconds, progress.scored)
                 with stop.at_once(session.how_to_continue(position)):
                     progress.begin_evaluation(task.step, -(-len(prepared.validation_set) // team.size))

@@ -16,7 +16,6 @@ from comastre.data.build import build_datasets
 from comastre.errors import UserError
 from comastre.methods.build import build_method, setup_of
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
-from comastre.methods.exact.features import features_of
 from comastre.methods.exact.inference import name_proposals
 from comastre.methods.exact.method import ExactMethod
 from comastre.methods.exact.model import ExactSegmenter
@@ -32,8 +31,8 @@ SMALL: dict[str, Any] = {
     "comastre": {
         "pixel_decoder": {"layers": 0, "top_down": True},
         "mask_decoder": {"layers": 2, "num_queries": 8},
-        # Of random weights and random images: some proposals are looked at, and some of those become new.
-        "inference": {"alpha": 0.25, "overlap": 0.0, "margin": -55.0},
+        # Of random weights: some proposals are looked at.
+        "inference": {"alpha": 0.25, "overlap": 0.0},
     },
     "data": {"dataset": "shapes", "crop": 64, "train_images": 40, "val_images": 2, "workers": 0},
     "continual": {"setting": "6-1"},
@@ -104,10 +103,23 @@ def ten_steps(scenario: Scenario) -> Iterator[Task]:
         yield Task(1 + number, seen.new_classes, before, (), seen.images)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
+def rename_half(model: ExactSegmenter, images: Tensor) -> None:
+    """Set the margin so that about half of the proposals in images become new."""
+    stage_one = model.propose(images, every_layer=False)
+    odds = model.discriminant(model.look_at(stage_one.pixels, stage_one.final.mask_logits >= 0)[0])
+    confident = stage_one.final.objectness_logits.sigmoid() > model.config.inference.alpha
+    gap = (odds[..., 7:].amax(dim=-1) - odds[..., :7].amax(dim=-1))[confident]
+    margin = {"inference": model.config.inference.model_copy(update={"margin": float(gap.median())})}
+    model.config = model.config.model_copy(update=margin)
+
+
+@pytest.mark.parametrize(("batch_size", "own"), [(1, False), (4, False), (1, True), (4, True)])
 def test_old_words_are_the_same_to_the_bit_after_ten_steps(
-    stream: Stream, first: ExactSegmenter, batch_size: int
+    stream: Stream, first: ExactSegmenter, batch_size: int, own: bool
 ) -> None:
+    if own:
+        stream = Stream(config_of(comastre={"own_queries": {"number": 3}}))
+        first = stream.first()
     model, plain = copy.deepcopy(first), plain_copy(first)
     generator = torch.Generator().manual_seed(batch_size)
     pictures = [
@@ -121,6 +133,7 @@ def test_old_words_are_the_same_to_the_bit_after_ten_steps(
         num_old = model.num_classes
         for task in ten_steps(stream.scenario):
             model = stream.later(task, model)
+            rename_half(model, pictures[0])
             for images, output, (_, old) in zip(pictures, outputs, before, strict=True):
                 now = model(images)
                 assert torch.equal(now.recognition.class_logits, output.recognition.class_logits)
@@ -130,13 +143,17 @@ def test_old_words_are_the_same_to_the_bit_after_ten_steps(
                     assert torch.equal(one.objectness_logits, other.objectness_logits)
                 for one, other in zip(model.segment(images), old, strict=True):
                     assert one.proposals is not None and other.proposals is not None
-                    assert torch.equal(one.proposals.objectness, other.proposals.objectness)
-                    assert torch.equal(one.proposals.logits, other.proposals.logits)
-                    assert torch.equal(one.proposals.class_scores[:, :num_old], other.proposals.class_scores)
-                    new = one.proposals.classes >= num_old
-                    assert torch.equal(one.proposals.classes[~new], other.proposals.classes[~new])
+                    count = len(other.proposals.objectness)
+                    assert len(one.proposals.objectness) == count + (3 * len(model.later_tasks) if own else 0)
+                    assert torch.equal(one.proposals.objectness[:count], other.proposals.objectness)
+                    assert torch.equal(one.proposals.logits[:count], other.proposals.logits)
+                    assert torch.equal(one.proposals.class_scores[:count, :num_old], other.proposals.class_scores)
+                    assert not one.proposals.class_scores[count:, :num_old].any()
+                    classes = one.proposals.classes[:count]
+                    new = classes >= num_old
+                    assert torch.equal(classes[~new], other.proposals.classes[~new])
                     renamed += int(new.sum())
-                    kept += int((one.proposals.classes[~new] >= 0).sum())
+                    kept += int((classes[~new] >= 0).sum())
     assert model.num_classes == num_old + 10
     assert renamed > 0 and kept > 0, "all proposals became new, or none did"
 
@@ -204,11 +221,12 @@ def test_a_model_without_statistics_gathers_them_by_itself_where_nobody_labels_i
     adopted = stream.method.adopt(plain_copy(first), lambda: iter(()))
     assert isinstance(adopted, ExactSegmenter) and not adopted.discriminant.counts.any()
     model = stream.later(stream.scenario.tasks[1], adopted)
-    (sentence,) = stream.method.remarks()
+    sentence, cost = stream.method.remarks(seconds=3.0)
+    assert cost == "129 numbers more, of statistics, in 0:03"
     seen = int(model.discriminant.known[:6].sum())
     assert f"those of {seen} of its 6 classes" in sentence and seen > 0
     later = stream.later(stream.scenario.tasks[2], copy.deepcopy(model))
-    assert stream.method.remarks() == ()
+    assert len(stream.method.remarks()) == 1
     assert torch.equal(later.discriminant.means[:-1], model.discriminant.means)
 
 
@@ -219,7 +237,7 @@ def test_a_new_class_is_found_where_its_statistics_fit_best(stream: Stream, firs
     images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
     with torch.no_grad():
         stage_one = model.propose(images)
-        features, _ = features_of(stage_one.pixels, stage_one.final.mask_logits >= 0)
+        features, _ = model.look_at(stage_one.pixels, stage_one.final.mask_logits >= 0)
         query = int(stage_one.final.objectness_logits[0].argmax())
         model.discriminant.means.fill_(1e3)
         model.discriminant.means[-1] = features[0, query]
@@ -232,3 +250,21 @@ def test_a_new_class_is_found_where_its_statistics_fit_best(stream: Stream, firs
         old = name_proposals(model, stage_one)
         assert int(old.class_index[0, query]) < 6
         assert not old.class_scores[..., 6].any()
+
+
+@pytest.mark.parametrize(("batch_size", "size"), [(1, (96, 128)), (4, (96, 128)), (2, (160, 64))])
+def test_holding_still_changes_no_bit_of_the_backbone_for_photographs(batch_size: int, size: tuple[int, int]) -> None:
+    """A backbone may compute what nobody trains in another way; what it gives must be the same."""
+    config = RunConfig.model_validate({"method": "comastre-exact", "size": "small", "backbone": {"weights": "none"}})
+    method = build_method(config.method, setup_of(config))
+    torch.manual_seed(0)
+    model = method.build([2]).eval()
+    assert isinstance(model, ExactSegmenter)
+    plain = plain_copy(model)
+    model.hold_still()
+    images = torch.randint(0, 256, (batch_size, 3, *size), dtype=torch.uint8)
+    with torch.no_grad():
+        ours, theirs = model(images), plain(images)
+    assert torch.equal(ours.recognition.class_logits, theirs.recognition.class_logits)
+    assert torch.equal(ours.stage_one.final.mask_logits, theirs.stage_one.final.mask_logits)
+    assert torch.equal(ours.stage_one.final.objectness_logits, theirs.stage_one.final.objectness_logits)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from comastre.methods.exact.discriminant import Discriminant
-from comastre.methods.exact.features import features_of
+from comastre.methods.exact.features import features_of, first_level
 from comastre.methods.exact.statistics import Sums, on_labelled, precision_of
 from comastre.nets.outputs import PixelEmbeddings
 
@@ -123,7 +123,9 @@ def test_features_are_means_of_pixel_embeddings_inside_a_mask() -> None:
     padding[1, :, 8:] = True
     shrunk = [padding[:, ::step, ::step] for step in (8, 4, 2)]
     pixels = PixelEmbeddings((levels[0], levels[1], levels[2]), finest, (shrunk[0], shrunk[1], shrunk[2]))
-    features, filled = features_of(pixels, masks)
+    assert [first_level(stride) for stride in (32, 16, 8)] == [0, 0, 1]
+    features, filled = features_of(pixels, masks, 0)
+    torch.testing.assert_close(features_of(pixels, masks, 1)[0][..., :3], features[..., 3:])
     for image in range(2):
         for mask in range(5):
             inside = masks[image, mask] & ~padding[image]
@@ -134,5 +136,5 @@ def test_features_are_means_of_pixel_embeddings_inside_a_mask() -> None:
                 rows, columns = inside.nonzero(as_tuple=True)
                 expected = levels[level][image][:, rows // step, columns // step].mean(dim=1)
                 torch.testing.assert_close(features[image, mask, 3 * level : 3 * level + 3], expected)
-    nothing, filled = features_of(pixels, masks[:, :0])
+    nothing, filled = features_of(pixels, masks[:, :0], 0)
     assert nothing.shape == (2, 0, 6) and filled.shape == (2, 0)

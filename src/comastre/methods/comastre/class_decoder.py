@@ -110,6 +110,20 @@ class ClassDecoder(nn.Module):
         """Recognise proposals e (B, M, d); `mask_logits` (B, M, h, w) are read with masked attention only.
 
         Tasks before `first_task` are left out.
+        """
+        classifiers = list(self.classifiers)[first_task:]
+        queries = list(self.task_queries)[first_task:] if self.config.task_queries else list(self.task_queries)
+        return self.decode(pixels, embeddings, mask_logits, queries, classifiers)
+
+    def decode(
+        self,
+        pixels: PixelEmbeddings,
+        embeddings: Tensor,
+        mask_logits: Tensor | None,
+        queries: Sequence[Tensor],
+        classifiers: Sequence[nn.Module],
+    ) -> Recognition:
+        """What task queries, each with its classifier (or one for all of them), say of proposals.
 
         One pass per task, all proposals of all images at once: the shapes of a task's pass do not depend on how many
         tasks there are, so growth cannot change an earlier logit by rounding.
@@ -129,8 +143,6 @@ class ClassDecoder(nn.Module):
         memory = self.block.cross_attention.project_memory(keys, values)
         proposals = self.block.self_attention.project_memory(embeddings, embeddings)
 
-        classifiers = list(self.classifiers)[first_task:]
-        queries = list(self.task_queries)[first_task:] if self.config.task_queries else list(self.task_queries)
         task_embeddings = [self.block(query, proposals, memory, open_mask) for query in queries]
         if not self.config.task_queries:
             task_embeddings = task_embeddings * len(classifiers)

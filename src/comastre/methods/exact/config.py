@@ -26,6 +26,11 @@ class StatisticsConfig(Section):
     """How many tasks were trained before the model was sealed; later ones are statistics."""
 
 
+class OwnQueriesConfig(Section):
+    number: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Queries that every later step adds and trains, beside the statistics; 0: nothing is trained."""
+
+
 class ExactModelConfig(ModelConfig):
     inference: ExactInferenceConfig = ExactInferenceConfig()
 
@@ -33,10 +38,11 @@ class ExactModelConfig(ModelConfig):
 class ExactConfig(ComastreConfig):
     """The section `comastre` of a run of `comastre-exact`."""
 
-    model_sections: ClassVar[tuple[str, ...]] = (*ComastreConfig.model_sections, "statistics")
+    model_sections: ClassVar[tuple[str, ...]] = (*ComastreConfig.model_sections, "statistics", "own_queries")
 
     inference: ExactInferenceConfig = ExactInferenceConfig()
     statistics: StatisticsConfig = StatisticsConfig()
+    own_queries: OwnQueriesConfig = OwnQueriesConfig()
 
     def model(self, size: str, backbone: BackboneConfig) -> ExactModelConfig:
         given = {name: getattr(self, name) for name in ComastreConfig.model_sections}
@@ -49,12 +55,12 @@ class ExactConfig(ComastreConfig):
 
     def shapes_first_step(self, field: str, from_init: bool) -> bool:
         """Nothing of how later classes are told apart does."""
-        if field.startswith(("statistics.", "inference.margin", "inference.temperature")):
+        if field.startswith(("statistics.", "own_queries.", "inference.margin", "inference.temperature")):
             return False
         return super().shapes_first_step(field, from_init)
 
     def learns_at_once(self, step: int) -> bool:
-        return step > 0
+        return step > 0 and self.own_queries.number == 0
 
     def for_lesson(self, new_classes: int) -> Mapping[str, Any]:
         """Nothing: there are no losses."""

@@ -9,17 +9,26 @@ from torch import Tensor
 from comastre.nets.outputs import PixelEmbeddings
 
 LEVELS = 2
-"""Of the pixel embeddings, those of strides 32 and 16 are read (docs/experiments.md, Exact guarantee)."""
+"""How many levels of the pixel embeddings are read."""
 
 
-def features_of(pixels: PixelEmbeddings, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean pixel embeddings inside masks (B, N, h, w) bool: (B, N, D), and which masks have any inside (B, N)."""
+def first_level(class_decoder_stride: int) -> int:
+    """The coarsest level that is read: stride 32, or 16 where stage 2 itself reads stride 8, for small images."""
+    return 1 if class_decoder_stride == 8 else 0
+
+
+def features_of(pixels: PixelEmbeddings, masks: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Mean pixel embeddings inside masks (B, N, h, w) bool: (B, N, D), and which masks have any inside (B, N).
+
+    `first` is the coarsest level that is read.
+    """
+    levels, paddings = pixels.levels[first : first + LEVELS], pixels.padding[first : first + LEVELS]
     inside = masks.float()
     if not masks.shape[1]:  # resizing no mask at all is an error in torch
-        width = sum(level.shape[1] for level in pixels.levels[:LEVELS])
+        width = sum(level.shape[1] for level in levels)
         return inside.new_zeros(*masks.shape[:2], width), masks.new_zeros(masks.shape[:2])
     means, filled = [], []
-    for level, padding in list(zip(pixels.levels, pixels.padding, strict=True))[:LEVELS]:
+    for level, padding in zip(levels, paddings, strict=True):
         size = (level.shape[-2], level.shape[-1])
         shares = F.interpolate(inside, size=size, mode="area")  # how much of each cell is inside
         if padding is not None:

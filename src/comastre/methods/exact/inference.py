@@ -6,7 +6,7 @@ Else the trained model's word stands, bit for bit (docs/specification.md, Exact)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from comastre.methods.comastre.inference import recognise_confident
 from comastre.methods.exact.config import ExactInferenceConfig
-from comastre.methods.exact.features import features_of
+from comastre.methods.exact.own_queries import OwnQueries
 from comastre.methods.large_merge import Contest, merge_contest
 from comastre.methods.merge import Merged
-from comastre.nets.outputs import StageOne
+from comastre.nets.outputs import PixelEmbeddings, Proposals, StageOne
 from comastre.segmentation import Frame, ProposedMasks, Segmentation, Size, frames_of
 
 if TYPE_CHECKING:
@@ -26,43 +26,94 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Named:
-    """What is said of the N proposals of B images."""
+    """What is said of the N proposals of B images: the trained queries' first, then those of each later step."""
 
+    mask_logits: Tensor
+    """(B, N, h, w)."""
     objectness: Tensor
     """(B, N)."""
     class_scores: Tensor
     """(B, N, C): of trained classes as stage 2 gave them, of later ones 0 where the statistics do not say so."""
     class_index: Tensor
-    """(B, N): the class of each, where it is recognised."""
+    """(B, N): the class of each, where it is recognised; -1 where nobody takes it for anything."""
     scores: Tensor
     """(B, N): what the merge goes by."""
 
+    @classmethod
+    def joined(cls, groups: Sequence[Named]) -> Named:
+        """Several groups of proposals as one."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(torch.cat([getattr(group, name) for group in groups], dim=1) for name in names))
 
-def name_proposals(model: ExactSegmenter, stage_one: StageOne) -> Named:
-    """Both words on every proposal, and which of them counts."""
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the statistics say of N proposals."""
+
+    is_new: Tensor
+    """(B, N) bool: a later class fits better than every trained one and than none."""
+    shares: Tensor
+    """(B, N, C2) of the later classes; 0 for proposals that are not new."""
+
+
+def ask_statistics(model: ExactSegmenter, pixels: PixelEmbeddings, proposals: Proposals) -> Statistics:
+    """Which proposals look like a later class."""
     settings = model.config.inference
     assert isinstance(settings, ExactInferenceConfig)
+    first_later = 1 + model.class_decoder.num_classes
+    features, filled = model.look_at(pixels, proposals.mask_logits >= 0)
+    odds = model.discriminant(features)  # (B, N, 1 + C)
+    known, later = odds[..., :first_later], odds[..., first_later:]
+    is_new = filled & (later.amax(dim=-1) > known.amax(dim=-1) + settings.margin)
+    shares = (odds / settings.temperature).softmax(dim=-1)[..., first_later:]
+    # Where nothing at all is known, odds are minus infinity throughout and their softmax no number.
+    return Statistics(is_new, torch.where(is_new[..., None], shares, 0.0))
+
+
+def name_proposals(model: ExactSegmenter, stage_one: StageOne) -> Named:
+    """Both words on every proposal, and which of them counts; then those of later steps' own queries."""
+    proposals, pixels = stage_one.final, stage_one.pixels
     objectness, trained = recognise_confident(model, stage_one)  # (B, N), (B, N, C1)
     probability, class_index = trained.max(dim=-1)
-    num_trained = trained.shape[-1]
-    if model.discriminant.num_classes == num_trained:
-        return Named(objectness, trained, class_index, objectness * probability)
-
-    features, filled = features_of(stage_one.pixels, stage_one.final.mask_logits >= 0)
-    odds = model.discriminant(features)  # (B, N, 1 + C)
-    known, later = odds[..., : 1 + num_trained], odds[..., 1 + num_trained :]
-    best, place = later.max(dim=-1)
-    is_new = filled & (objectness > settings.alpha) & (best > known.amax(dim=-1) + settings.margin)
-    # Where nothing at all is known, odds are minus infinity throughout and their softmax no number.
-    shares = (odds / settings.temperature).softmax(dim=-1)[..., 1 + num_trained :]
-    later_scores = torch.where(is_new[..., None], shares, 0.0)
-    share = later_scores.gather(-1, place[..., None])[..., 0]
-    return Named(
+    mask_logits = proposals.mask_logits.float()
+    if not model.later_tasks:
+        return Named(mask_logits, objectness, trained, class_index, objectness * probability)
+    found = ask_statistics(model, pixels, proposals)
+    confident = objectness > model.config.inference.alpha
+    is_new, shares = found.is_new & confident, found.shares * confident[..., None]
+    share, place = shares.max(dim=-1)
+    named = Named(
+        mask_logits,
         objectness,
-        torch.cat([trained, later_scores], dim=-1),
-        torch.where(is_new, num_trained + place, class_index),
+        torch.cat([trained, shares], dim=-1),
+        torch.where(is_new, trained.shape[-1] + place, class_index),
         objectness * torch.where(is_new, share, probability),
     )
+    return Named.joined([named, *(_name_own(model, pixels, number) for number in range(len(model.own)))])
+
+
+def _name_own(model: ExactSegmenter, pixels: PixelEmbeddings, number: int) -> Named:
+    """What a later step's own queries find: objects of its classes, where the statistics agree that they are new."""
+    own = model.own[number]
+    assert isinstance(own, OwnQueries)
+    (proposals,) = own.propose(model.mask_decoder, pixels, every_layer=False)
+    objectness = proposals.objectness_logits.float().sigmoid()
+    masks = proposals.mask_logits if model.config.class_decoder.masked_attention else None
+    logits = own.recognise(model.class_decoder, pixels, proposals.embeddings, masks).class_logits
+    found = ask_statistics(model, pixels, proposals)
+    num_trained = model.class_decoder.num_classes
+    first = sum(model.later_tasks[:number])
+    mine = slice(first, first + model.later_tasks[number])
+    scores = torch.zeros(*objectness.shape, model.num_classes, device=objectness.device)
+    confident = objectness > model.config.inference.alpha
+    later = scores[..., num_trained:]
+    taken = found.is_new & confident
+    # The geometric mean of both words: neither alone may name it.
+    agreement = (logits.float().sigmoid() * found.shares[..., mine]).sqrt()
+    later[..., mine] = agreement * taken[..., None]
+    probability, place = later.max(dim=-1)
+    class_index = torch.where(taken, num_trained + place, -1)
+    return Named(proposals.mask_logits.float(), objectness, scores, class_index, objectness * probability)
 
 
 @torch.no_grad()
@@ -76,20 +127,17 @@ def segment(
     """Segment images (B, 3, H, W) in 0..1; the sizes are those of `comastre.inference.segment`."""
     stage_one = model.propose(images, padding, every_layer=False)
     named = name_proposals(model, stage_one)
-    mask_logits = stage_one.final.mask_logits.float()
     return [
-        _merge(model, named, mask_logits[row], row, size, frame)
+        _merge(model, named, row, size, frame)
         for row, (frame, size) in enumerate(frames_of(images, sizes, original_sizes))
     ]
 
 
-def _merge(
-    model: ExactSegmenter, named: Named, mask_logits: Tensor, row: int, size: Size, frame: Frame
-) -> Segmentation:
+def _merge(model: ExactSegmenter, named: Named, row: int, size: Size, frame: Frame) -> Segmentation:
     """One image: each pixel goes to the proposal with the largest score x mask probability."""
     settings = model.config.inference
-    objectness, class_index = named.objectness[row], named.class_index[row]
-    kept = (objectness > settings.alpha).nonzero().squeeze(1)  # (K,)
+    mask_logits, objectness, class_index = named.mask_logits[row], named.objectness[row], named.class_index[row]
+    kept = ((objectness > settings.alpha) & (class_index >= 0)).nonzero().squeeze(1)  # (K,)
     merged = Merged.nothing(size, mask_logits.device)
     if len(kept):
         contest = Contest(mask_logits, kept, named.scores[row, kept], class_index[kept])

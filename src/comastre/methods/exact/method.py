@@ -6,26 +6,31 @@ statistics, beside those of all classes before it; nothing is trained, and the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from comastre.data.dataset import IGNORE
+from comastre.data.targets import Targets
 from comastre.errors import UserError
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.inference import recognise_confident
 from comastre.methods.comastre.method import TwoStageMethod
+from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import Segmenter
+from comastre.methods.comastre.step import StepInputs
 from comastre.methods.exact.config import ExactConfig
-from comastre.methods.exact.features import features_of
 from comastre.methods.exact.model import ExactSegmenter, build_exact
+from comastre.methods.exact.own_queries import OwnView
 from comastre.methods.exact.statistics import NOTHING, Sums, on_labelled
 from comastre.methods.protocol import Batches, Setup
 from comastre.nets.outputs import StageOne
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
+from comastre.text import readable_time
 
 
 class ExactMethod(TwoStageMethod):
@@ -35,12 +40,14 @@ class ExactMethod(TwoStageMethod):
         assert isinstance(setup.settings, ExactConfig)
         super().__init__(setup, setup.settings.loss)
         self.statistics = setup.settings.statistics
+        self.own_queries = setup.settings.own_queries.number
         self.said: tuple[str, ...] = ()
+        self.cost = ""
 
     # --- the model ---------------------------------------------------------------------------------------------------
 
     def build(self, tasks: Sequence[int]) -> ExactSegmenter:
-        return build_exact(self.model_config(pretrained=False), tasks, self.statistics.trained_tasks)
+        return build_exact(self.model_config(pretrained=False), tasks, self.statistics.trained_tasks, self.own_queries)
 
     def first_model(self, num_classes: int, pretrained: bool) -> ExactSegmenter:
         if self.statistics.trained_tasks != 1:
@@ -48,7 +55,7 @@ class ExactMethod(TwoStageMethod):
                 f"statistics.trained_tasks is {self.statistics.trained_tasks}, which is for models that another "
                 "method has trained: leave it at 1"
             )
-        return build_exact(self.model_config(pretrained), [num_classes], 1)
+        return build_exact(self.model_config(pretrained), [num_classes], 1, self.own_queries)
 
     def begin(self, task: Task, previous: nn.Module | None, init: nn.Module | None = None) -> Segmenter:
         if previous is None:
@@ -56,8 +63,8 @@ class ExactMethod(TwoStageMethod):
         assert isinstance(previous, ExactSegmenter)
         previous.refuse_changed(previous.num_classes)
         self.task, self.old_model, self.auxiliary_head = task, None, None
-        previous.requires_grad_(False)
         previous.add_task(len(task.new_classes))
+        previous.hold_still()
         return previous
 
     def adopt(self, model: nn.Module, images: Batches) -> nn.Module:
@@ -74,12 +81,26 @@ class ExactMethod(TwoStageMethod):
     # --- learning ----------------------------------------------------------------------------------------------------
 
     def losses(self, model: nn.Module, batch: Batch, points: PointSource) -> dict[str, Tensor]:
-        assert self.task is not None and self.task.step == 0, "later steps have no losses"
-        return super().losses(model, batch, points)
+        """Of CoMasTRe's first step; in later ones the newest queries alone learn to find and name the new classes."""
+        assert isinstance(model, ExactSegmenter) and self.task is not None
+        if self.task.step == 0:
+            return super().losses(model, batch, points)
+        targets = batch.targets
+        if self.task.labelled_old:
+            targets = _of_new_classes(targets, model.num_classes - model.tasks[-1])
+        view = cast(Segmenter, OwnView(model))  # it has all that losses ask for
+        inputs = StepInputs(view, None, batch.images, batch.padding, targets, points, self.loss)
+        return compute_terms(inputs)
 
     def optimiser(self, model: nn.Module, step: int) -> Optimizer:
-        assert step == 0, "later steps have no optimiser"
-        return super().optimiser(model, step)
+        assert isinstance(model, ExactSegmenter)
+        return super().optimiser(model if step == 0 else model.newest, step)
+
+    def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        super().restore(task, model, state)
+        assert isinstance(model, ExactSegmenter)
+        if task is not None and task.step > 0:
+            model.hold_still()
 
     def gather(self, model: nn.Module, images: Batches) -> None:
         """The statistics of the task's classes; of all classes where there are none yet."""
@@ -113,9 +134,9 @@ class ExactMethod(TwoStageMethod):
         for batch in images():
             stage_one = model.propose(batch.images, batch.padding, every_layer=False)
             masks, known = _at_mask_size(batch, stage_one)
-            labelled, seen = features_of(stage_one.pixels, masks)
+            labelled, seen = model.look_at(stage_one.pixels, masks)
             sums.add(labelled[seen], batch.targets.labels[seen])
-            proposed, seen = features_of(stage_one.pixels, stage_one.final.mask_logits >= 0)
+            proposed, seen = model.look_at(stage_one.pixels, stage_one.final.mask_logits >= 0)
             seen &= ~_on_labelled(batch, stage_one, masks, known)  # those, the labels themselves speak of
             taken_for = torch.full(seen.shape, NOTHING, device=seen.device)
             if by_itself:
@@ -132,11 +153,21 @@ class ExactMethod(TwoStageMethod):
         assert isinstance(model, ExactSegmenter)
         if task.step > 0:
             model.refuse_changed(model.num_classes - model.tasks[-1])
+            self.cost = _cost(model)
         model.close(model.num_classes)
         return model
 
-    def remarks(self) -> tuple[str, ...]:
-        return self.said
+    def remarks(self, seconds: float = 0.0) -> tuple[str, ...]:
+        return (*self.said, *((f"{self.cost} in {readable_time(seconds)}",) if self.cost else ()))
+
+
+def _of_new_classes(targets: Targets, num_old: int) -> Targets:
+    """Without the masks of old classes, which are not for new queries."""
+    device = targets.labels.device
+    chosen = [targets.labels[row, :count] >= num_old for row, count in enumerate(targets.counts)]
+    masks = [targets.masks[row, : len(rows)][rows].cpu() for row, rows in enumerate(chosen)]
+    labels = [targets.labels[row, : len(rows)][rows].cpu() for row, rows in enumerate(chosen)]
+    return Targets.stack(masks, labels, targets.image_ids).to(device)
 
 
 def _at_mask_size(batch: Batch, stage_one: StageOne) -> tuple[Tensor, Tensor]:
@@ -151,6 +182,15 @@ def _on_labelled(batch: Batch, stage_one: StageOne, masks: Tensor, known: Tensor
     proposed = stage_one.final.mask_logits >= 0
     rows = enumerate(batch.targets.counts)
     return torch.stack([on_labelled(proposed[row], masks[row, :count], known[row]) for row, count in rows])
+
+
+def _cost(model: ExactSegmenter) -> str:
+    """What the newest step added."""
+    statistics = model.tasks[-1] * (model.discriminant.width + 1)
+    if not model.own:
+        return f"{statistics:,} numbers more, of statistics,"
+    own = sum(parameter.numel() for parameter in model.newest.parameters())
+    return f"{model.num_own} queries more, {own:,} weights of theirs and {statistics:,} numbers of statistics,"
 
 
 def _gathered_by_itself(model: ExactSegmenter) -> str:

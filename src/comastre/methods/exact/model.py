@@ -14,7 +14,9 @@ from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.methods.exact import inference
 from comastre.methods.exact.discriminant import Discriminant
-from comastre.methods.exact.features import LEVELS
+from comastre.methods.exact.features import LEVELS, features_of, first_level
+from comastre.methods.exact.own_queries import OwnQueries, build_own
+from comastre.nets.outputs import PixelEmbeddings
 from comastre.segmentation import Segmentation, Size
 
 _DIGEST = 32
@@ -30,13 +32,15 @@ class ExactSegmenter(Segmenter):
     seal: Tensor
     """(32,) uint8: SHA-256 of everything that is learned; zeros while the first step is trained."""
 
-    def __init__(self, trained: Segmenter, later: Sequence[int]) -> None:
+    def __init__(self, trained: Segmenter, later: Sequence[int], own_queries: int = 0) -> None:
         super().__init__(
             trained.config, trained.backbone, trained.pixel_decoder, trained.mask_decoder, trained.class_decoder
         )
         self.later_tasks = list(later)
         width = LEVELS * trained.config.pixel_decoder.dim
         self.discriminant = Discriminant(width, sum(self.tasks))
+        self.num_own = own_queries
+        self.own = build_own(trained.config, own_queries, later)
         self.register_buffer("seal", torch.zeros(_DIGEST, dtype=torch.uint8))
 
     @property
@@ -44,11 +48,26 @@ class ExactSegmenter(Segmenter):
         return (*self.class_decoder.tasks, *self.later_tasks)
 
     def add_task(self, num_classes: int) -> None:
-        """Grow by a task: rows for its statistics."""
+        """Grow by a task: rows for its statistics, and queries of its own where steps have some."""
         if num_classes < 1:
             raise ValueError(f"a task needs at least one class, not {num_classes}")
         self.later_tasks.append(num_classes)
         self.discriminant.grow(num_classes)
+        if self.num_own:
+            own = OwnQueries(self.config, self.num_own, num_classes).to(self.discriminant.means.device)
+            own.start(self.mask_decoder, self.class_decoder)
+            self.own.append(own)
+
+    @property
+    def newest(self) -> OwnQueries:
+        """The queries of the newest task."""
+        own = self.own[-1]
+        assert isinstance(own, OwnQueries)
+        return own
+
+    def look_at(self, pixels: PixelEmbeddings, masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, N, D) of masks (B, N, h, w) bool, and which masks have any (B, N)."""
+        return features_of(pixels, masks, first_level(self.config.class_decoder.level))
 
     def segment(
         self,
@@ -64,6 +83,12 @@ class ExactSegmenter(Segmenter):
     def train(self, mode: bool = True) -> Self:
         """What is sealed is never in training mode, in which BatchNorm's statistics would move."""
         return super().train(mode and not self.sealed)
+
+    def hold_still(self) -> None:
+        """Let nothing be trained but the newest queries."""
+        self.requires_grad_(False)
+        if self.own:
+            self.newest.requires_grad_(True)
 
     @property
     def sealed(self) -> bool:
@@ -83,10 +108,16 @@ class ExactSegmenter(Segmenter):
             )
 
     def _digest(self, num_classes: int) -> Tensor:
-        """SHA-256 of all tensors, of statistics the rows of the first `num_classes` classes."""
+        """SHA-256 of all tensors that are of the first `num_classes` classes."""
         mark = hashlib.sha256()
+        before = sum(self.class_decoder.tasks)
+        later = tuple(
+            f"own.{number}."
+            for number in range(len(self.own))
+            if before + sum(self.later_tasks[:number]) >= num_classes
+        )
         for name, tensor in sorted(self.state_dict().items()):
-            if name == "seal":
+            if name == "seal" or name.startswith(later):
                 continue
             rows = tensor[: 1 + num_classes] if name in _STATISTICS else tensor
             mark.update(name.encode())
@@ -94,6 +125,6 @@ class ExactSegmenter(Segmenter):
         return torch.tensor(list(mark.digest()), dtype=torch.uint8)
 
 
-def build_exact(config: ModelConfig, tasks: Sequence[int], trained_tasks: int) -> ExactSegmenter:
+def build_exact(config: ModelConfig, tasks: Sequence[int], trained_tasks: int, own_queries: int = 0) -> ExactSegmenter:
     """A model whose first tasks have classifiers and whose later ones have statistics, none of them known yet."""
-    return ExactSegmenter(build_segmenter(config, tasks[:trained_tasks]), tasks[trained_tasks:])
+    return ExactSegmenter(build_segmenter(config, tasks[:trained_tasks]), tasks[trained_tasks:], own_queries)
