@@ -38,6 +38,12 @@ def test_the_best_is_bold_the_second_underlined_and_a_ceiling_is_not_ranked() ->
     assert r"\cmidrule(lr){2-5}" in latex
 
 
+def test_where_all_rows_are_ceilings_they_are_ranked() -> None:
+    study = made_study({"a": [60.0], "b": [61.0]}, at_once=["a", "b"])
+    found = cells(study, study.settings[0], ("all",), "paper")
+    assert (found["a"]["all"].rank, found["b"]["all"].rank) == (2, 1)
+
+
 def test_a_csv_has_every_number_with_all_digits() -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(study_tables(STUDY, "paper")[0]))))
     found = next(row for row in rows if (row["row"], row["column"]) == ("theirs", "all"))

@@ -35,6 +35,7 @@ def test_local_jobs_run_the_ordinary_command_and_tell_its_code(tmp_path: Path) -
     good = workers.start("good", ["presets"], tmp_path / "good.log", 0)
     bad = workers.start("bad", ["presetz"], tmp_path / "bad.log", 1)
     assert (ended(good), ended(bad)) == (0, 1)
+    assert all(path.name.startswith(".") or path.suffix == ".log" for path in tmp_path.iterdir())
     assert "shapes-6-2" in (tmp_path / "good.log").read_text()
     assert "did you mean presets" in (tmp_path / "bad.log").read_text()
 

@@ -86,5 +86,5 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
     said = capsys.readouterr().out
     assert "6 runs: 3 rows, 1 setting, 2 seeds, 1 class order; 0 finished" in said
-    assert "MiB, PLOP" in said
+    assert "MiB; PLOP" in said
     assert not out.exists()

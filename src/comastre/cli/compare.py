@@ -59,7 +59,7 @@ def compare(
         settings: Settings of the preset, as in 6-2,6-1, by default its own; of a study, only these.
         seeds: Seeds, as in 0,1,2; by default those of the study, or 0.
         orders: How many class orders: the data's own, then drawn ones; or their numbers, as in 0,3.
-        scale: Of a built-in study: paper (GPUs), voc-small (photographs on a CPU) or shapes (minutes).
+        scale: Of a built-in study: paper (GPUs), voc-small (photographs on a CPU) or shapes (built-in data).
         jobs: Runs at the same time; cores are divided among them. By default 1, on a cluster as many as can start.
         cluster: Train on a cluster by submitit (pip install 'comastre[cluster]'): slurm, or local to try it here.
         cluster_options: For submitit, as in '{slurm_partition: gpu, timeout_min: 600}'.

@@ -90,7 +90,7 @@ def cells(
             row.name: summary([value(run, metric, convention) for run in study.of(row.name, setting.label)])
             for row in study.rows
         }
-        means = {row.name: summaries[row.name].mean for row in study.rows if not row.at_once}
+        means = {row.name: summaries[row.name].mean for row in rivals_of(study)}
         rivals = sorted({mean for mean in means.values() if mean is not None}, reverse=True)
         for row in study.rows:
             mean = means.get(row.name)

@@ -23,7 +23,9 @@ except ImportError:
     raise UserError("--cluster needs the package submitit: pip install 'comastre[cluster]'") from None
 
 KINDS = ("slurm", "local")
-_JOBS = "cluster.json"
+_QUEUE = ".cluster"
+"""What submitit keeps of its jobs; hidden, as it is there before the folder is known to be a study's."""
+_JOBS = ".cluster.json"
 """Which job each run was given: a study that starts again finds those that are still in the queue."""
 
 
@@ -70,7 +72,7 @@ class Cluster:
         if kind not in KINDS:
             raise UserError(f"--cluster is {kind!r} but must be {' or '.join(KINDS)}")
         self._kind, self._file = kind, out / _JOBS
-        self._folder = out / "cluster"
+        self._folder = out / _QUEUE
         training = config.training
         parameters = {"name": "comastre", "nodes": training.nodes, "tasks_per_node": training.devices}
         try:

@@ -188,7 +188,7 @@ def _sharing(runs: Sequence[PlannedRun]) -> list[str]:
     for run in first:
         name = f"{run.row.name} ({run.setting.label})" if several else run.row.name
         groups.setdefault(run.group, []).append(name)
-    return [", ".join(names) for names in groups.values() if len(names) > 1]
+    return ["; ".join(names) for names in groups.values() if len(names) > 1]
 
 
 def _count(number: int, what: str) -> str:
