@@ -21,12 +21,12 @@ TITLES = {
     "all": "all",
     "avg": "avg",
     "kept": "base kept",
-    "recall": "recall",
-    "confident_recall": "recall, s > α",
-    "base_recall": "recall, base classes",
-    "later_recall": "recall, unseen classes",
+    "recall": "AR",
+    "confident_recall": "AR, s > α",
+    "base_recall": "AR, base",
+    "later_recall": "AR, unseen",
 }
-"""How a metric is called in a table's head."""
+"""How a metric is called in a table's head; AR is the average recall of proposals."""
 _PAPERS_RECALL = {"recall": "s>0", "confident_recall": "s>alpha"}
 
 
@@ -128,7 +128,7 @@ def class_cells(study: StudyFound, setting: SettingFound) -> dict[str, dict[str,
 
 def metrics_of(study: StudyFound) -> tuple[str, ...]:
     """Columns of the main table: those of which there is a number, the study's own metric among them."""
-    wanted = MIOU if study.metric == "all" else (*OF_PROPOSALS, *MIOU)
+    wanted = MIOU if study.metric == "all" else (*OF_PROPOSALS, "all")
     return tuple(metric for metric in wanted if _has(study, metric)) or MIOU
 
 

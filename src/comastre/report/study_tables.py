@@ -84,7 +84,7 @@ def study_tables(study: StudyFound, convention: str) -> list[StudyTable]:
         _scores(study, convention, "scores", f"{what}: mIoU in percent, convention {convention}", metrics_of(study))
     ]
     if proposals := proposal_metrics(study):
-        title = f"{what}: average recall of proposals in percent"
+        title = f"{what}: average recall (AR) of proposals in percent"
         tables.append(_scores(study, convention, "proposals", title, proposals))
     for place, setting in enumerate(study.settings, start=1):
         number = f"-{place}" if len(study.settings) > 1 else ""

@@ -12,10 +12,15 @@ from comastre.report.study_words import agreement_words, difference_words, missi
 from comastre.studies.found import SettingFound, StudyFound
 from comastre.text import visible
 
+_WIDE = 160
+"""Columns where there is no terminal."""
+
 
 def show_study(study: StudyFound, convention: str, console: Console | None = None) -> None:
     """Print the table of every setting and what it says."""
     console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(_WIDE, console.width))  # a log has room for every column
     unicode = console.encoding.lower().startswith("utf")
     for setting in study.settings:
         console.print(_table(study, setting, convention, unicode))
