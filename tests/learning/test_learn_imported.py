@@ -46,3 +46,8 @@ def test_it_goes_on_as_comformer(imported: Path) -> None:
     assert starting.description.method == "comformer"
     assert not starting.description.settings.mask_decoder.softmax_masks  # type: ignore[attr-defined]
     assert starting.description.settings.classification.loss == "cross_entropy"  # type: ignore[attr-defined]
+    # Ten times as much leaves a new object what the old model took it for; less than that is left as it is.
+    settings = starting.description.settings
+    assert settings.for_lesson(1) == {"weights": {"distillation": 1.0}}
+    less = settings.model_copy(update={"weights": settings.weights.model_copy(update={"distillation": 0.5})})  # type: ignore[attr-defined]
+    assert less.for_lesson(1) == {"weights": {"distillation": 0.5}}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from comastre.config.sections import Share, Weight
 from comastre.methods.mask2former.config import (
     Mask2FormerConfig,
@@ -47,6 +50,10 @@ _REMEMBERS = (
 )
 
 
+LESSON_DISTILLATION = 1.0
+"""Weight of class distillation in a lesson, at most (docs/experiments.md, Converting a Mask2Former)."""
+
+
 class ComformerConfig(Mask2FormerConfig):
     """The section `comformer` of a run."""
 
@@ -56,6 +63,10 @@ class ComformerConfig(Mask2FormerConfig):
     pseudo_labels: PseudoLabelConfig = PseudoLabelConfig()
     distillation: QueryDistillationConfig = QueryDistillationConfig()
     weights: ComformerWeights = ComformerWeights()
+
+    def for_lesson(self, new_classes: int) -> Mapping[str, Any]:
+        """Less distillation: what the old model took a new object for, it would teach on those very queries."""
+        return {"weights": {"distillation": min(self.weights.distillation, LESSON_DISTILLATION)}}
 
     def shapes_first_step(self, field: str, from_init: bool) -> bool:
         """All but what remembers an old model, which a first step has not."""
