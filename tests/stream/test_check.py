@@ -27,9 +27,9 @@ def test_good_data_is_counted_by_class_and_step(capsys, root):
     code, out, err = check(capsys, "folder", "--data.root", str(root), "--continual.setting", "2-1")
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
-    assert ["1", "cat", "0", "2", "1"] in lines
-    assert ["2", "dog", "0", "1", "1"] in lines
-    assert ["3", "cow", "1", "1", "1"] in lines
+    assert ["1", "cat", "0", "2", "1", "46.88", "%"] in lines
+    assert ["2", "dog", "0", "1", "1", "20.31", "%"] in lines
+    assert ["3", "cow", "1", "1", "1", "32.81", "%"] in lines
     assert "setting 2-1, overlapped, images by the protocol's rule:" in out
     assert ["0", "cat,", "dog", "2"] in lines
     assert ["1", "cow", "1"] in lines
