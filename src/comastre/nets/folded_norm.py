@@ -26,6 +26,8 @@ def fold_norms(network: nn.Module, images: Tensor) -> None:
 
     Which ones those are shows when the network, which gives a list of features, sees the images (B, 3, H, W).
     """
+    if any(parameter.is_meta for parameter in network.parameters()):  # shapes only
+        return
     for convolution, norm in _pairs(network, images):
         pair = FoldedPair(convolution, norm)
         convolution.forward = pair.convolve  # type: ignore[method-assign, assignment]
@@ -69,7 +71,9 @@ class FoldedPair:
 
     def _folds(self, maps: Tensor) -> bool:
         """The same before and behind the convolution; weights of half precision would lose too much."""
-        return maps.device.type == "cpu" and not self.norm.training and self.convolution.weight.dtype == torch.float32
+        if maps.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            return False
+        return not self.norm.training and self.convolution.weight.dtype == torch.float32
 
 
 def with_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:

@@ -120,12 +120,12 @@ def test_deformable_attention_reads_padding_as_zero() -> None:
         [padding_of([(height // 2, width // 3)], (height, width)).flatten(1) for height, width in shapes], 1
     )
     queries, source = pictures(1, total, 64, seed=1), pictures(1, total, 64, seed=2)
-    reference = pictures(total, 2, seed=3)
+    origins = attention.origins(pictures(total, 2, seed=3), shapes)
     with torch.no_grad():
-        expected = attention(queries, source, reference, shapes, padding)
+        expected = attention(queries, source, origins, shapes, padding)
         poisoned = torch.where(padding[..., None], 1e3, source)
-        assert torch.equal(attention(queries, poisoned, reference, shapes, padding), expected)
-        nothing = attention(queries, source, reference, shapes, torch.ones_like(padding))
+        assert torch.equal(attention(queries, poisoned, origins, shapes, padding), expected)
+        nothing = attention(queries, source, origins, shapes, torch.ones_like(padding))
         assert torch.equal(nothing, attention.output_projection.bias.expand_as(nothing))
 
 
