@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact import Stream, config_of
+from test_exact import Stream, config_of, rename_half
 from torch import Tensor
 
 from comastre.config import methods
@@ -17,6 +17,7 @@ from comastre.losses.points import PointSource
 from comastre.methods.exact.inference import ask_statistics, name_proposals
 from comastre.methods.exact.method import _of_new_classes
 from comastre.methods.exact.model import ExactSegmenter
+from comastre.methods.exact.own_queries import OwnQueries
 from comastre.methods.testing import check_method
 from comastre.stream.loading import training_batches
 
@@ -99,22 +100,32 @@ def test_older_queries_of_their_kind_are_sealed(stream: Stream, first: ExactSegm
         stream.method.after_training(stream.scenario.tasks[2], second)
 
 
-def test_their_finds_count_only_where_the_statistics_agree(stream: Stream, first: ExactSegmenter) -> None:
-    model = stream.later(stream.scenario.tasks[1], copy.deepcopy(first))
-    images = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8)
+def test_their_finds_count_only_where_the_statistics_name_a_class_of_theirs(
+    stream: Stream, first: ExactSegmenter
+) -> None:
+    model = copy.deepcopy(first)
+    for task in stream.scenario.tasks[1:3]:
+        model = stream.later(task, model)
+    rename_half(model, images := torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
+    taken = []
     with torch.no_grad():
         stage_one = model.propose(images, every_layer=False)
-        (own,) = model.newest.propose(model.mask_decoder, stage_one.pixels, every_layer=False)
         named = name_proposals(model, stage_one)
-        found = ask_statistics(model, stage_one.pixels, own)
-    agreed, confident = found.is_new, own.objectness_logits.sigmoid() > model.config.inference.alpha
-    assert torch.equal(named.class_index[:, -NUMBER:] >= 0, agreed & confident)
-    logits = model.newest.recognise(
-        model.class_decoder, stage_one.pixels, own.embeddings, own.mask_logits
-    ).class_logits.sigmoid()
-    scores = own.objectness_logits.sigmoid() * (logits[..., 0] * found.shares[..., 0]).sqrt()
-    expected = torch.where(agreed & confident, scores, 0.0)
-    torch.testing.assert_close(named.scores[:, -NUMBER:], expected)
+        for number, own in enumerate(model.own):
+            assert isinstance(own, OwnQueries)
+            (proposals,) = own.propose(model.mask_decoder, stage_one.pixels, every_layer=False)
+            logits = own.recognise(
+                model.class_decoder, stage_one.pixels, proposals.embeddings, proposals.mask_logits
+            ).class_logits
+            found = ask_statistics(model, stage_one.pixels, proposals)
+            objectness = proposals.objectness_logits.sigmoid()
+            theirs = found.is_new & (objectness > model.config.inference.alpha) & (found.shares.argmax(-1) == number)
+            rows = slice(8 + NUMBER * number, 8 + NUMBER * (number + 1))
+            assert torch.equal(named.class_index[:, rows], torch.where(theirs, 6 + number, -1))
+            expected = torch.where(theirs, objectness * logits[..., 0].sigmoid(), 0.0)
+            torch.testing.assert_close(named.scores[:, rows], expected)
+            taken.append(theirs)
+    assert torch.stack(taken).any() and not torch.stack(taken).all()
 
 
 def test_masks_of_old_classes_are_not_for_new_queries() -> None:

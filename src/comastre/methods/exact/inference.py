@@ -93,7 +93,10 @@ def name_proposals(model: ExactSegmenter, stage_one: StageOne) -> Named:
 
 
 def _name_own(model: ExactSegmenter, pixels: PixelEmbeddings, number: int) -> Named:
-    """What a later step's own queries find: objects of its classes, where the statistics agree that they are new."""
+    """What a later step's own queries find: statistics name it, and the step's classifier says how sure that is.
+
+    What looks more like an old class, like none, or like one of another step is not theirs.
+    """
     own = model.own[number]
     assert isinstance(own, OwnQueries)
     (proposals,) = own.propose(model.mask_decoder, pixels, every_layer=False)
@@ -101,18 +104,15 @@ def _name_own(model: ExactSegmenter, pixels: PixelEmbeddings, number: int) -> Na
     masks = proposals.mask_logits if model.config.class_decoder.masked_attention else None
     logits = own.recognise(model.class_decoder, pixels, proposals.embeddings, masks).class_logits
     found = ask_statistics(model, pixels, proposals)
-    num_trained = model.class_decoder.num_classes
-    first = sum(model.later_tasks[:number])
-    mine = slice(first, first + model.later_tasks[number])
+    first, num_classes = sum(model.later_tasks[:number]), model.later_tasks[number]
+    place = found.shares.argmax(dim=-1) - first  # (B, N) among the step's classes
+    taken = found.is_new & (objectness > model.config.inference.alpha) & (place >= 0) & (place < num_classes)
+    place = place.clamp(0, num_classes - 1)
+    probability = logits.float().sigmoid().gather(-1, place[..., None])[..., 0] * taken
+    class_index = model.class_decoder.num_classes + first + place
     scores = torch.zeros(*objectness.shape, model.num_classes, device=objectness.device)
-    confident = objectness > model.config.inference.alpha
-    later = scores[..., num_trained:]
-    taken = found.is_new & confident
-    # The geometric mean of both words: neither alone may name it.
-    agreement = (logits.float().sigmoid() * found.shares[..., mine]).sqrt()
-    later[..., mine] = agreement * taken[..., None]
-    probability, place = later.max(dim=-1)
-    class_index = torch.where(taken, num_trained + place, -1)
+    scores.scatter_(-1, class_index[..., None], probability[..., None])
+    class_index = torch.where(taken, class_index, -1)
     return Named(proposals.mask_logits.float(), objectness, scores, class_index, objectness * probability)
 
 
