@@ -279,3 +279,13 @@ def test_freezing_leaves_weights_statistics_and_the_random_state_alone() -> None
     assert frozen.network.training == free.network.training
     for (name, first), second in zip(free.state_dict().items(), frozen.state_dict().values(), strict=True):
         assert torch.equal(first, second), name
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "tf_efficientnet_lite0"])
+def test_it_is_built_for_its_shapes_alone(name: str) -> None:
+    with torch.device("meta"):
+        planned = Backbone(BackboneConfig(name=name, weights="none"))
+    real = Backbone(BackboneConfig(name=name, weights="none"))
+    assert {key: value.shape for key, value in planned.state_dict().items()} == {
+        key: value.shape for key, value in real.state_dict().items()
+    }

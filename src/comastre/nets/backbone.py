@@ -65,8 +65,11 @@ class Backbone(Recomputing):
             self._freeze_up_to(_STRIDES.index(config.frozen_stride))
         self._has_batch_norm = any(_is_norm(module) for module in self.modules())
         self._norm_weights = self._trained_norm_weights() if config.freeze_batch_norm_weights else frozenset()
-        self._is_chain = is_chain(self.network, _PROBE)
-        fold_norms(self.network, _PROBE)
+        # Built for its shapes alone, as foreign models first are, it has no numbers to try with.
+        has_numbers = not next(self.network.parameters()).is_meta
+        self._is_chain = has_numbers and is_chain(self.network, _PROBE)
+        if has_numbers:
+            fold_norms(self.network, _PROBE)
         self.one_by_one = True
         """Whether layers that stand still may see one image after the other."""
         self.frozen_batch_norm = False
