@@ -1,5 +1,6 @@
 """Our stage 1 gives the numbers of transformers' Mask2Former for the same weights."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -74,7 +75,10 @@ def test_every_layer_equals_mask2former(pair: tuple[torch.nn.Module, Segmenter],
     reference, ours = pair
     images = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        expected = reference(ours.backbone.normalise(images, None), output_hidden_states=True)
+        # In double precision: a mask that guides attention ends at 0, and where rounding moves a logit over it all that
+        # follows changes. In single precision the reference itself is 0.016 off for one of these images.
+        exact = copy.deepcopy(reference).double()
+        expected = exact(ours.backbone.normalise(images, None).double(), output_hidden_states=True)
         stage_one = ours.propose(images)
 
     for level, theirs in zip(stage_one.pixels.levels, expected.pixel_decoder_hidden_states, strict=True):

@@ -20,7 +20,7 @@ def test_bf16_mixed_keeps_the_pixel_decoder_in_float32_where_asked(float32):
 
     seen = {}
     parts = {
-        "backbone": model.backbone.network,
+        "backbone": model.backbone,
         "pixel decoder": model.pixel_decoder.smooth[0],
         "encoder layer": model.pixel_decoder.layers[0].feedforward.expand,
         "mask decoder": model.mask_decoder.mask_head.layers[0],
