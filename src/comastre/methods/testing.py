@@ -88,7 +88,7 @@ def check_method(spec: MethodSpec, settings: Mapping[str, Any] | None = None) ->
         _check_growth(stream, spec)
         _check_nothing_to_learn(stream)
         _check_resume(stream)
-        if stream.learns_at_once(stream.scenario.tasks[1]):
+        if any(stream.learns_at_once(task) for task in stream.scenario.tasks):
             _check_resume_between(stream)
         _check_two_processes(stream, spec, settings, Path(folder))
 
@@ -274,7 +274,7 @@ def _check_two_processes(stream: _Stream, spec: MethodSpec, settings: Mapping[st
 
     So are the numbers of a step that is one look at its images.
     """
-    at_once = stream.learns_at_once(stream.scenario.tasks[1])
+    at_once = any(stream.learns_at_once(task) for task in stream.scenario.tasks)
     one = _gathered(stream, 0, 1) if at_once else _gradients(stream, _later_losses(stream), slice(0, 4))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -320,7 +320,7 @@ def _half(rank: int, port: int, name: str, settings: Mapping[str, Any], folder: 
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     try:
         stream = _Stream(methods.find(name), settings)
-        if stream.learns_at_once(stream.scenario.tasks[1]):
+        if any(stream.learns_at_once(task) for task in stream.scenario.tasks):
             gathered = _gathered(stream, rank, 2)
             if rank == 0:
                 save_file(gathered, folder / "gradients.safetensors")
