@@ -65,6 +65,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
     lines = []
     for row in rows:
         head = " " * indent + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
-        first, *more = textwrap.wrap(row[-1], room) or [""]
+        # Paths and commands stay whole, so that they can be copied.
+        first, *more = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
         lines += [f"{head}{first}".rstrip(), *(" " * start + line for line in more)]
     return "\n".join(lines)

@@ -108,8 +108,8 @@ class Backbone(Recomputing):
 
     def _freeze_up_to(self, level: int) -> None:
         """Freeze what the features of this level are made of, whatever the network calls its layers."""
-        features = self.network.eval()(_PROBE)[self._indices[level]]
         parameters = list(self.network.parameters())
+        features = self.network.eval()(_PROBE.to(parameters[0].device))[self._indices[level]]
         gradients = torch.autograd.grad(features.sum(), parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:

@@ -59,6 +59,8 @@ def test_losses_and_gradients_equal_transformers(
     reference = make_reference("resnet")
     reference.save_pretrained(tmp_path)
     ours = import_model(tmp_path).model
+    for parameter in ours.parameters():
+        parameter.requires_grad_()  # those of BatchNorm too, which an imported model holds still
     images, targets = batch
     predicted = ours(images)
     terms = supervise(predicted, targets, FixedPoints(), CONFIG)  # type: ignore[arg-type]
@@ -82,7 +84,7 @@ def test_losses_and_gradients_equal_transformers(
     theirs = to_ours({name: value.grad for name, value in reference.named_parameters()}, "resnet")
     for name, parameter in ours.named_parameters():
         gradient = parameter.grad
-        assert gradient is not None
+        assert gradient is not None, name
         scale = max(theirs[name].abs().max().item(), 1e-3)
         assert (gradient - theirs[name]).abs().max().item() / scale < 2e-3, name
 
