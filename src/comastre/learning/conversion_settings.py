@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from comastre.arguments import positive_number, whole_number
 from comastre.bundle.store import Description
 from comastre.config.recipe import read_recipe, usual_settings
-from comastre.config.run import MOST_ITERATIONS, RunConfig
+from comastre.config.run import RunConfig
 from comastre.config.settings import explain, validate
 from comastre.errors import UserError
+from comastre.learning.request import check_amounts, refuse_decided
 from comastre.learning.schedule import SMALLEST_BATCH
 from comastre.methods.comastre.config import SIZES, ComastreConfig
 from comastre.methods.mask2former.config import Mask2FormerConfig, QueryInferenceConfig
@@ -50,18 +50,8 @@ _DECIDED = {
 
 def check(minutes: float | None, iterations: int | None, settings: Mapping[str, Any]) -> None:
     """Refuse what cannot be asked for."""
-    if minutes is not None and iterations is not None:
-        raise UserError("--minutes and --iterations both say how long to train: give one of them")
-    if minutes is not None:
-        positive_number("--minutes", minutes)
-    if iterations is not None:
-        whole_number("--iterations", iterations, most=MOST_ITERATIONS)
-    for section, values in settings.items():
-        for name in values if isinstance(values, Mapping) else ("",):
-            field = f"{section}.{name}".rstrip(".")
-            reason = _DECIDED.get(field) or _DECIDED.get(section)
-            if reason is not None:
-                raise UserError(f"--{field} cannot be set for a conversion: {reason}")
+    check_amounts(minutes, iterations)
+    refuse_decided(settings, _DECIDED, "a conversion")
 
 
 # --- the model -------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ def backbone_weights(settings: Mapping[str, Any]) -> tuple[str | None, Mapping[s
 
 
 def check_amounts(minutes: float | None, iterations: int | None) -> None:
+    """Refuse lengths of a training that cannot be."""
     if minutes is not None and iterations is not None:
         raise UserError("--minutes and --iterations both say how long to train: give one of them")
     if minutes is not None:
@@ -68,12 +69,17 @@ def check_settings(settings: Mapping[str, Any], starting: StartingModel) -> None
         # How it predicts may change, what it is may not.
         shape = (name for name in spec.config.model_sections if name != "inference")
         decided |= {f"{spec.section_name}.{name}": "another model" for name in shape}
+    refuse_decided(settings, {field: f"give {instead} instead" for field, instead in decided.items()}, "a lesson")
+
+
+def refuse_decided(settings: Mapping[str, Any], decided: Mapping[str, str], work: str) -> None:
+    """Refuse fields that a work decides itself; `decided` says why, of fields and of whole sections."""
     for section, values in settings.items():
         for name in values if isinstance(values, Mapping) else ("",):
             field = f"{section}.{name}".rstrip(".")
-            instead = decided.get(field) or decided.get(section)
-            if instead is not None:
-                raise UserError(f"--{field} cannot be set for a lesson: give {instead} instead")
+            reason = decided.get(field) or decided.get(section)
+            if reason is not None:
+                raise UserError(f"--{field} cannot be set for {work}: {reason}")
 
 
 def request_of(
