@@ -1,10 +1,24 @@
-"""Class names that people write in more than one way."""
+"""Class names as people write them: in more than one way, twice, or too many."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from comastre.data.dataset import IGNORE
+from comastre.errors import UserError
+
+
+def refuse_unlearnable(file: Path, names: Sequence[str]) -> None:
+    """Say what is wrong with the list of names in a file, where classes 1..C cannot be made of it."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise UserError(f"{file} names the class {twice[0]} twice: give every class a name of its own.")
+    if not 1 <= len(names) < IGNORE:
+        raise UserError(f"{file} names {len(names)} classes but 1 to {IGNORE - 1} can be learned.")
 
 
 def looks_like(name: str) -> str:

@@ -7,7 +7,6 @@ reader draws them all and looks at every number first (`coco_json`, `outlines`).
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from comastre.class_table import name_problem, palette
-from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, Record, files_below
 from comastre.data.images import IMAGE_SUFFIXES
+from comastre.data.names import refuse_unlearnable
 from comastre.data.sets.annotations import Categories, Notes, file_of, packed
 from comastre.data.sets.coco_json import InstanceReader
 from comastre.data.sets.held_out import is_held_out
@@ -68,11 +67,7 @@ def checked_names(file: Path, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if problem := name_problem(name):
             raise UserError(f"{file}: the class {brief(name)} {problem}: give it another name.")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise UserError(f"{file} names the class {twice[0]} twice: give every class a name of its own.")
-    if not 1 <= len(names) < IGNORE:
-        raise UserError(f"{file} has {len(names)} classes but 1 to {IGNORE - 1} can be learned.")
+    refuse_unlearnable(file, names)
     return tuple(names)
 
 

@@ -15,7 +15,6 @@ Masks may hold colours instead where labelmap.txt, class_dict.csv or colours.jso
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +24,7 @@ from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, MaskReader, Record, data_root, files_below, read_names
 from comastre.data.images import IMAGE_SUFFIXES
+from comastre.data.names import refuse_unlearnable
 from comastre.data.sets.colour_table import find_table, read_table
 from comastre.data.sets.held_out import is_held_out
 from comastre.documents import Unreadable, read_json
@@ -144,11 +144,7 @@ def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
     for number, name in enumerate(names, start=1):
         if problem := name_problem(name):
             raise UserError(f"{path}: the name of class {number} ({name[:40]!r}) {problem}: give it another one.")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise UserError(f"{path} names the class {twice[0]} twice: give every class a name of its own.")
-    if not 1 <= len(names) < IGNORE:
-        raise UserError(f"{path} names {len(names)} classes but 1 to {IGNORE - 1} can be learned.")
+    refuse_unlearnable(path, names)
     return tuple(names), has_background
 
 
