@@ -58,7 +58,8 @@ def run(
     refuse_unfit(out, config, fresh)
     refuse_missing(config)
     prepared = None
-    if not fresh and finished_results(out, parts):
+    finished = None if fresh else finished_results(out, parts)
+    if finished:
         start = None  # adopted now, it would lie over what was learned from it
     else:
         prepared = prepare(config, parts)
@@ -74,7 +75,8 @@ def run(
             start.adopt(out)
         # Processes that are still to be started read the data themselves: it may be too large to send.
         given = None if spawns(fabric) else prepared
-        return finished_results(out, parts) or launch(fabric, _train, config, out, parts, given)
+        # Each look loads every model; another process may have finished the run while this one waited.
+        return finished or finished_results(out, parts) or launch(fabric, _train, config, out, parts, given)
 
 
 def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Prepared | None) -> Results:
