@@ -14,7 +14,7 @@ from comastre.losses.reduce import mean_over
 from comastre.nets.precision import upcast
 
 
-def _focal_terms(logits: Tensor, positive: Tensor, gamma: float) -> Tensor:
+def focal_terms(logits: Tensor, positive: Tensor, gamma: float) -> Tensor:
     """Focal loss per logit: (1 - p_t)^gamma * -log p_t, p_t the probability given to the truth."""
     towards_truth = torch.where(positive, logits, -logits)
     # (1 - p_t)^gamma through the logarithm: its gradient stays finite for every gamma and every logit.
@@ -28,7 +28,7 @@ def focal_loss(
     logits = upcast(logits)
     # A comparison, because one_hot checks its input on the host.
     positive = labels[..., None] == torch.arange(logits.shape[-1], device=labels.device)  # (B, M, C)
-    return mean_over(_focal_terms(logits, positive, gamma).sum(-1), valid, normaliser)
+    return mean_over(focal_terms(logits, positive, gamma).sum(-1), valid, normaliser)
 
 
 def cross_entropy_loss(
@@ -44,7 +44,7 @@ def cross_entropy_loss(
 def negatives_loss(logits: Tensor, valid: Tensor, gamma: float, normaliser: Tensor | float | None = None) -> Tensor:
     """Focal loss of logits (B, M, C) with target 0 for all classes (ours), mean over valid."""
     logits = upcast(logits)
-    return mean_over(_focal_terms(logits, torch.zeros_like(logits, dtype=torch.bool), gamma).sum(-1), valid, normaliser)
+    return mean_over(focal_terms(logits, torch.zeros_like(logits, dtype=torch.bool), gamma).sum(-1), valid, normaliser)
 
 
 def across_tasks_loss(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from comastre.losses.classification import focal_terms
 from comastre.losses.reduce import mean_over
 from comastre.nets.precision import upcast
 
@@ -25,11 +27,15 @@ def taught_objectness(logits: Tensor, objectness: Tensor) -> Tensor:
     return losses.mean()
 
 
-def taught_classes(logits: Tensor, classes: Tensor, objectness: Tensor) -> Tensor:
-    """Cross-entropy of each class, logits (B, N, C) with the teacher's (B, N, C), as Eq. 2 has a sigmoid for each.
+def taught_classes(logits: Tensor, classes: Tensor, objectness: Tensor, gamma: float) -> Tensor:
+    """Eq. 2 of each class, logits (B, N, C), as expected under the teacher's probabilities (B, N, C).
 
-    A sum over classes; a query weighs its objectness (B, N) in the mean, as what is nothing is of no class.
+    What labels drawn from the teacher would teach on average, so that logits come to the size that lessons, by the same
+    loss, give those of new classes. A sum over classes; a query weighs its objectness (B, N) in the mean, as what is
+    nothing is of no class.
     """
     logits = upcast(logits)
-    losses = F.binary_cross_entropy_with_logits(logits, classes.to(logits.dtype), reduction="none").sum(-1)  # (B, N)
-    return mean_over(losses, objectness)
+    true = torch.ones_like(logits, dtype=torch.bool)
+    classes = classes.to(logits.dtype)
+    losses = classes * focal_terms(logits, true, gamma) + (1 - classes) * focal_terms(logits, ~true, gamma)
+    return mean_over(losses.sum(-1), objectness)

@@ -46,8 +46,10 @@ class ConversionMethod(TwoStageMethod):
         adopt_stage_one(model, init)
         self.teacher = frozen_copy(init.class_head)
         for classifier in model.class_decoder.classifiers:
-            # A query is of one class: each starts with its share, or the first iterations go into that alone.
-            nn.init.constant_(classifier.bias, -math.log(max(1, init.num_classes - 1)))  # type: ignore[arg-type]
+            # A query is of one class: each starts with its share, or the first iterations go into that alone. Focusing
+            # makes logits smaller, by about this.
+            share = -math.log(max(1, init.num_classes - 1)) / (1 + self.loss.classification.focus)
+            nn.init.constant_(classifier.bias, share)  # type: ignore[arg-type]
         _hold_stage_one(model)
         return model
 
@@ -65,7 +67,9 @@ class ConversionMethod(TwoStageMethod):
             "objectness": taught_objectness(
                 model.mask_decoder.objectness_head(final.embeddings).squeeze(-1), objectness
             ),
-            "classification": taught_classes(recognised.class_logits, classes, objectness),
+            "classification": taught_classes(
+                recognised.class_logits, classes, objectness, self.loss.classification.focus
+            ),
         }
 
     def weights(self) -> Mapping[str, float]:
