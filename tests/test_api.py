@@ -103,7 +103,7 @@ def test_a_hub_id_fetches_only_the_bundles_files(saved: Path, monkeypatch: pytes
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert comastre.load("someone/shapes").classes.names == ("disk", "star", "ring")
     assert snapshot.call_args.args == ("someone/shapes",)
-    assert snapshot.call_args.kwargs["allow_patterns"] == list(store.FILES)
+    assert snapshot.call_args.kwargs["allow_patterns"] == [*store.FILES, "statistics.safetensors"]
     comastre.Model.from_pretrained("someone/shapes", revision="v2", token="secret", local_files_only=True)
     wanted = {"revision": "v2", "token": "secret", "local_files_only": True}
     assert wanted.items() <= snapshot.call_args.kwargs.items()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from comastre.config.run import RunConfig
@@ -11,7 +13,8 @@ from comastre.data.build import build_datasets
 from comastre.data.dataset import IGNORE
 from comastre.data.shown import shown
 from comastre.stream.build import build_stream
-from comastre.stream.whole_images import whole_images
+from comastre.stream.scenario import Task
+from comastre.stream.whole_images import some_of_each, whole_images
 
 
 def config_of(**view: Any) -> RunConfig:
@@ -54,3 +57,19 @@ def test_images_are_seen_as_in_predictions_and_labelled_as_in_training() -> None
     assert bool((larger.labels[padding] == IGNORE).all())
     assert set(larger.targets.labels[0].tolist()) == set((labels[(labels > 0) & (labels < IGNORE)] - 1).tolist())
     assert not (larger.targets.masks & padding[:, None]).any()
+
+
+def test_some_images_of_each_class_are_as_many_as_asked_where_there_are_so_many() -> None:
+    generator = np.random.default_rng(0)
+    presence = [frozenset(np.flatnonzero(generator.random(6) < 0.15).tolist()) for _ in range(400)]
+    presence[7] = frozenset({9})  # a class of one image
+    task = Task(1, (2, 3, 9), (1, 4), (5,), (*range(0, 400, 3), 7), (4,))
+    some = some_of_each(task, presence, 5)
+    assert set(some.images) < set(task.images) and len(set(some.images)) == len(some.images)
+    for label in (2, 3, 4, 9):
+        shown = sum(label in presence[index] for index in task.images)
+        assert sum(label in presence[index] for index in some.images) >= min(5, shown)
+    # None is taken that no class needs, so that there are at most five for each.
+    assert len(some.images) <= 4 * 5 and all(presence[index] & {2, 3, 4, 9} for index in some.images)
+    assert np.ptp(some.images) > 200  # from all over
+    assert some_of_each(task, presence, 1000).images != () and replace(some, images=task.images) == task

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as as_safetensors
 
 from comastre.bundle import history, store
+from comastre.bundle.statistics import STATISTICS
 from comastre.bundle.weights import WEIGHTS, written
 from comastre.errors import UserError
 from comastre.files import write_whole
@@ -36,6 +37,8 @@ def keep_difference(new: Path, old: Path) -> bool:
         return False
     if written(before) != (old / WEIGHTS).read_bytes():  # of another program: it could not be made again bit for bit
         return False
+    if (old / STATISTICS).is_file():
+        changed[STATISTICS] = torch.frombuffer(bytearray((old / STATISTICS).read_bytes()), dtype=torch.uint8)
     texts = {name: (old / name).read_text(encoding="utf-8") for name in _TEXTS}
     marks = {**texts, _ORDER: json.dumps(list(before)), _PARENT: history.digest(old)}
     write_whole(new / PREVIOUS, as_safetensors(changed, metadata=marks))
@@ -49,6 +52,9 @@ def restore(folder: Path, target: Path) -> None:
         with safe_open(file, framework="pt") as opened:
             marks = opened.metadata() or {}
         changed, after = load_file(file), load_file(folder / WEIGHTS)
+        statistics = changed.pop(STATISTICS, None)
+        if statistics is not None:
+            write_whole(target / STATISTICS, statistics.numpy().tobytes())
         tensors = {name: changed[name] if name in changed else after[name] for name in json.loads(marks[_ORDER])}
         for name in _TEXTS:
             write_whole(target / name, marks[name].encode())

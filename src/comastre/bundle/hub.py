@@ -10,6 +10,7 @@ from pathlib import Path
 
 from comastre.bundle import store
 from comastre.bundle.card import ADDRESS
+from comastre.bundle.statistics import STATISTICS
 from comastre.errors import UserError
 from comastre.noise import short_of_retries
 from comastre.paths import user_path
@@ -46,7 +47,7 @@ def fetch(repo_id: str, options: HubOptions) -> Path:
             return Path(
                 snapshot_download(
                     repo_id,
-                    allow_patterns=list(store.FILES),
+                    allow_patterns=[*store.FILES, STATISTICS],
                     revision=options.revision,
                     token=options.token,
                     cache_dir=options.cache_dir,

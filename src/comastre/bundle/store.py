@@ -1,9 +1,9 @@
 """Model bundles: a directory that can be shared, with tensors in safetensors and everything else as readable text.
 
-A bundle is foreign data: no pickle is ever read, nothing but the four files of a bundle is looked at, no address is
-opened, and nothing is built before its sizes are known to be those of the tensors in the file. It names an installed
-method and a network of timm, and never code. It is written aside and then renamed, so that a killed program leaves
-either the old bundle or the new one.
+A bundle is foreign data: no pickle is ever read, nothing but the files of a bundle is looked at, no address is opened,
+and nothing is built before its sizes are known to be those of the tensors in the file. It names an installed method and
+a network of timm, and never code. It is written aside and then renamed, so that a killed program leaves either the old
+bundle or the new one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from comastre import __version__
 from comastre.bundle.card import model_card
 from comastre.bundle.older import described_in_version_1
+from comastre.bundle.statistics import STATISTICS, read_statistics, write_statistics
 from comastre.bundle.weights import ONLY_SAFE, WEIGHTS, built, read_weights, written
 from comastre.class_table import ClassTable
 from comastre.config import methods
@@ -40,8 +41,8 @@ from comastre.text import brief
 FORMAT_VERSION = 2
 CONFIG, CLASSES, CARD = "config.json", "classes.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CLASSES, CARD)
-EXTRAS = ("previous.safetensors", "lesson.html")
-"""What `learn` may put beside them; reading a model does not look at it."""
+EXTRAS = (STATISTICS, "previous.safetensors", "lesson.html")
+"""What may be beside them: statistics of classes, and what `learn` puts there, at which reading does not look."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 Parsed = TypeVar("Parsed", bound=Section)
@@ -118,7 +119,15 @@ def load(path: str | Path) -> Bundle:
         )
     model = built(directory / CONFIG, directory / WEIGHTS, description, tasks)
     model.load_state_dict(read_weights(directory / WEIGHTS, model.state_dict()))
+    read_statistics(model, directory)
     return Bundle(model.eval(), classes, description)
+
+
+def classes_of(directory: Path) -> ClassTable:
+    """The classes of a bundle alone, without a look at its weights."""
+    content = _read_json(directory / CLASSES)
+    content.pop("training", None)
+    return _validated(ClassTable, content, directory / CLASSES)
 
 
 def described(directory: Path) -> Mapping[str, Any]:
@@ -134,6 +143,7 @@ def _write_files(bundle: Bundle, directory: Path) -> None:
     # Clones, because safetensors refuses tensors that share memory.
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in bundle.model.state_dict().items()}
     write_whole(directory / WEIGHTS, written(tensors))
+    write_statistics(bundle.model, directory)
     description = portable(bundle)
     architecture = {
         "format": "comastre",

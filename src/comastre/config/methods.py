@@ -48,6 +48,8 @@ class MethodSpec:
     """The method that teaches its models more classes; by default itself."""
     teaches: frozenset[str] = frozenset()
     """Other methods whose models it can teach more classes, where a user asks for it."""
+    taught_at_once_by: str | None = None
+    """The method that teaches its models more classes by one look at the images, if one does."""
     presets: str | tuple[str, ...] | None = None
     """Package with its part of presets: NAME.yaml is laid over the preset NAME. Several are laid one over the other."""
     needs_values: bool = False

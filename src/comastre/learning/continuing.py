@@ -16,6 +16,7 @@ from torch import nn
 from comastre.bundle import history, store
 from comastre.class_table import LineageStep
 from comastre.errors import UserError
+from comastre.methods.class_statistics import KeptStatistics
 from comastre.methods.protocol import Method
 from comastre.stream.scenario import Task
 
@@ -33,6 +34,8 @@ class Continued:
     """The model that it ended with."""
     lineage: tuple[LineageStep, ...]
     """How that came to be."""
+    begins: bool = True
+    """Whether the student begins with its weights; after one look at the images there are none to go on with."""
 
 
 def find_lesson(taught: Path, parent: Path | None = None) -> tuple[Path, Continued]:
@@ -79,6 +82,9 @@ def dropping_last_task(method: Method) -> Method:
         smaller = method.build(trained.tasks[:-1])
         state = trained.state_dict()
         smaller.load_state_dict({name: state[name] for name in smaller.state_dict()})
+        kept = getattr(trained, "statistics", None)
+        if isinstance(kept, KeptStatistics):
+            smaller.statistics = kept.first(sum(trained.tasks[:-1]))  # type: ignore[assignment]
         return smaller.to(next(trained.parameters()).device).eval()
 
     return _with(method, after_training=after_training)

@@ -59,6 +59,9 @@ class SegmentationModel(Protocol):
 class Method(ABC):
     """Learns a stream task by task; a subclass says how. State lives here, weights in the model."""
 
+    images_per_class: int | None = None
+    """How many images of each class are enough for `gather`; None for every image of a task."""
+
     @abstractmethod
     def build(self, tasks: Sequence[int]) -> nn.Module:
         """A model's structure after tasks of so many classes; its numbers come from a bundle or a checkpoint."""

@@ -5,7 +5,9 @@ Nothing is drawn at random: what a pass finds does not depend on the step, on th
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,6 +23,8 @@ from comastre.data.transforms import instance_targets, resized_labels, semantic_
 from comastre.errors import UserError
 from comastre.stream.loading import Batch, load_in_order
 from comastre.stream.scenario import Task
+
+_GOLDEN = 0.618033988749895
 
 
 class WholeImages(Dataset[tuple[Batch, ...] | UserError]):
@@ -64,6 +68,24 @@ def _padded(labels: Tensor, fill: int) -> Tensor:
     full = labels.new_full(padded_size(height, width), fill)
     full[:height, :width] = labels
     return full
+
+
+def some_of_each(task: Task, presence: Sequence[Collection[int]], most: int) -> Task:
+    """The task with fewer images: of each class that it labels up to `most`, from all over the dataset.
+
+    `presence` has the dataset ids that each image of the training set shows.
+    """
+    wanted = {*task.new_classes, *task.labelled_old_classes}
+    taken: Counter[int] = Counter()
+    chosen = []
+    # Places a golden section apart: neighbours, which may be of one film, come last.
+    for place in sorted(range(len(task.images)), key=lambda place: place * _GOLDEN % 1):
+        index = task.images[place]
+        labelled = wanted.intersection(presence[index])
+        if any(taken[label] < most for label in labelled):
+            taken.update(labelled)
+            chosen.append(index)
+    return replace(task, images=tuple(chosen))
 
 
 def whole_images(

@@ -18,7 +18,7 @@ from comastre.nets.recompute import set_recompute
 from comastre.nets.shared_batch_norm import share_batch_statistics
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
-from comastre.stream.whole_images import whole_images
+from comastre.stream.whole_images import some_of_each, whole_images
 from comastre.training.checkpoint import Position
 from comastre.training.finiteness import LossWatch
 from comastre.training.memory import named_when_full
@@ -53,14 +53,15 @@ def one_pass(session: Session, task: Task, parts: Parts, prepared: Prepared) -> 
     return batches
 
 
-def each_image(session: Session, task: Task, prepared: Prepared) -> Batches:
-    """Every image of a task once, whole, this process's share, as often as a method asks."""
+def each_image(session: Session, task: Task, prepared: Prepared, per_class: int | None = None) -> Batches:
+    """Every image of a task once, or `per_class` of each class, whole, this process's share, as a method asks."""
     config, team, progress = session.config, session.team, session.progress
 
     def batches() -> Iterator[Batch]:
-        if task.images:
-            progress.begin_look(task.step, -(-len(task.images) // team.size))
-        with closing(whole_images(prepared.training_set, task, config, team.rank, team.size)) as stream:
+        chosen = task if per_class is None else some_of_each(task, prepared.training_set.presence(), per_class)
+        if chosen.images:
+            progress.begin_look(task.step, -(-len(chosen.images) // team.size))
+        with closing(whole_images(prepared.training_set, chosen, config, team.rank, team.size)) as stream:
             for batch in stream:
                 yield batch.to(session.fabric.device)
                 progress.scored(1)
@@ -85,7 +86,7 @@ def look_back(
     """
     method, began = session.method, time.perf_counter()
     method.look_back(model, one_pass(session, task, parts, prepared))
-    method.gather(model, each_image(session, task, prepared))
+    method.gather(model, each_image(session, task, prepared, method.images_per_class))
     model = method.after_training(task, model)
     seconds = trained if session.totals[task.step] else time.perf_counter() - began
     for sentence in method.remarks(seconds):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from comastre.methods.class_statistics import Sums, on_labelled, precision_of
 from comastre.methods.exact.discriminant import Discriminant
-from comastre.methods.exact.features import features_of, first_level
-from comastre.methods.exact.statistics import Sums, on_labelled, precision_of
+from comastre.methods.features_in_masks import features_of, first_level
 from comastre.nets.outputs import PixelEmbeddings
 
 WIDTH, CLASSES = 6, 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,8 @@ def test_a_lesson_is_one_look_at_each_image(exact: tuple[Path, Results], emblems
 def test_a_model_of_comastre_can_be_taught_exactly(
     base: Path, emblems: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = base / "steps/01"  # two trained steps
+    # Two trained steps; a model of before kept no statistics.
+    model = shutil.copytree(base / "steps/01", tmp_path / "old", ignore=shutil.ignore_patterns("statistics.*"))
     learned = comastre.learn(model, emblems, out=tmp_path / "new", settings={"method": "comastre-exact"})
     assert learned.model.bundle.description.method == "comastre-exact"
     assert learned.model.classes.tasks == (6, 2, 1)
@@ -121,5 +123,38 @@ def test_a_model_of_comastre_can_be_taught_exactly(
     grown = store.load(tmp_path / "new").model
     for name, tensor in store.load(model).model.state_dict().items():
         assert torch.equal(grown.state_dict()[name], tensor), name
+    assert "the model had kept no statistics" not in _said_with_statistics(base, emblems, tmp_path, capsys)
+    kept = store.load(base / "steps/01").model.statistics
+    found = store.load(tmp_path / "with").model.discriminant
+    assert torch.equal(found.means[:9], kept.means) and torch.equal(found.counts[:9], kept.counts)
+    assert found.known.tolist() == [*(kept.counts[1:] > 0).tolist(), True]
     with pytest.raises(UserError, match="cannot be set for a lesson"):
         comastre.learn(tmp_path / "new", emblems, out=tmp_path / "other", settings={"method": "comastre"})
+
+
+def _said_with_statistics(base: Path, data: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    comastre.learn(base / "steps/01", data, out=folder / "with", settings={"method": "comastre-exact"})
+    return capsys.readouterr().err
+
+
+def test_a_run_of_comastre_keeps_statistics_and_gives_them_back(
+    base: Path, exact: tuple[Path, Results], tmp_path: Path
+) -> None:
+    first, second = (store.load(base / "steps" / step).model for step in ("00", "01"))
+    assert first.statistics.counts[1:].all() and first.statistics.means.shape[0] == 7
+    # A later step adds rows and leaves the others alone.
+    assert torch.equal(second.statistics.means[:7], first.statistics.means) and second.statistics.counts[7:].all()
+    assert torch.equal(second.statistics.covariance, first.statistics.covariance)
+    # All 40 images are few, so that the exact method's look at every one of them finds the same.
+    taken = store.load(exact[0] / "steps/01").model.discriminant
+    torch.testing.assert_close(taken.means[:7], first.statistics.means)
+    assert torch.equal(taken.counts[:7], first.statistics.counts)
+    broken = shutil.copytree(base / "steps/00", tmp_path / "broken")
+    content = bytearray((broken / "statistics.safetensors").read_bytes())
+    content[-1] ^= 1
+    (broken / "statistics.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"statistics\.safetensors is damaged \(its checksum does not fit"):
+        store.load(broken)
+    shutil.copy(base / "steps/01/statistics.safetensors", broken)
+    with pytest.raises(UserError, match="it is of another model"):
+        store.load(broken)

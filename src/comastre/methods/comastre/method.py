@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from comastre.errors import UserError
 from comastre.losses.points import PointSource
+from comastre.methods.class_statistics import KeptStatistics
 from comastre.methods.comastre.config import (
     ClassificationConfig,
     ComastreConfig,
@@ -17,13 +18,14 @@ from comastre.methods.comastre.config import (
     LossConfig,
     ModelConfig,
 )
+from comastre.methods.comastre.looking import look
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import Segmenter, auxiliary_head, build_segmenter
 from comastre.methods.comastre.step import StepInputs
 from comastre.methods.comastre.terms import term_weights
 from comastre.methods.mask2former.model import Mask2Former
 from comastre.methods.optimiser import adamw
-from comastre.methods.protocol import Method, Setup
+from comastre.methods.protocol import Batches, Method, Setup
 from comastre.methods.teacher import below, frozen_copy, state_of
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
@@ -31,13 +33,18 @@ from comastre.stream.scenario import Task
 # The paper transfers stage 1; the class decoder starts afresh, whatever it knew before.
 _STAGE_ONE = ("backbone", "pixel_decoder", "mask_decoder")
 _AUXILIARY = "auxiliary_head/"
+_STATISTICS = "statistics/"
 
 
 class TwoStageMethod(Method):
     """Learn a task with the configured losses; what is kept of the old model is a matter of their switches."""
 
-    def __init__(self, setup: Setup, loss: LossConfig) -> None:
+    images_per_class: int | None = 100  # more move the means and the covariance by little
+
+    def __init__(self, setup: Setup, loss: LossConfig, keeps_statistics: bool = False) -> None:
         self.setup = setup
+        self.keeps_statistics = keeps_statistics
+        self.kept: KeptStatistics | None = None
         self.settings = settings_of(setup)
         self.loss = loss
         self.task: Task | None = None
@@ -57,6 +64,7 @@ class TwoStageMethod(Method):
         A Mask2Former has no objectness: that starts afresh, and there is nothing to teach on.
         """
         self.task, self.old_model, self.auxiliary_head, self.begin_alike = task, None, None, None
+        self.kept = previous.statistics if isinstance(previous, Segmenter) else None
         if previous is None:
             model = self.first_model(len(task.new_classes), pretrained=init is None)
             if init is not None:
@@ -119,6 +127,21 @@ class TwoStageMethod(Method):
     def training_modules(self) -> nn.Module | None:
         return self.auxiliary_head
 
+    def gather(self, model: nn.Module, images: Batches) -> None:
+        """What the classes look like, for lessons that are one look (`methods/exact`).
+
+        In a later step only the new ones' is added: old classes are not labelled, and to look at what the model takes
+        for them would keep its mistakes. Where nothing was kept, it is all there is.
+        """
+        assert isinstance(model, Segmenter) and self.task is not None
+        if not self.keeps_statistics:
+            return
+        if self.kept is None or self.task.step == 0:
+            model.statistics = KeptStatistics.of(look(model, images, by_itself=self.task.step > 0))
+        else:
+            model.statistics = self.kept.with_newest(look(model, images, by_itself=False), model.tasks[-1])
+        self.kept = model.statistics
+
     def after_training(self, task: Task, model: nn.Module) -> nn.Module:
         """The teacher and the head that only training needs have done their work."""
         self.old_model = self.auxiliary_head = None
@@ -127,7 +150,9 @@ class TwoStageMethod(Method):
     # --- a kill ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        return state_of(self.old_model) | state_of(self.auxiliary_head, _AUXILIARY)
+        kept = self.kept.tensors() if self.kept is not None else {}
+        statistics = {f"{_STATISTICS}{name}": tensor for name, tensor in kept.items()}
+        return state_of(self.old_model) | state_of(self.auxiliary_head, _AUXILIARY) | statistics
 
     def restore(self, task: Task | None, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         assert isinstance(model, Segmenter)
@@ -135,7 +160,9 @@ class TwoStageMethod(Method):
         if task is not None:
             model.backbone.enter_step(task.step)
         device = next(model.parameters()).device
-        old, head = below(state), below(state, _AUXILIARY)
+        old, head, kept = below(state), below(state, _AUXILIARY), below(state, _STATISTICS)
+        self.kept = KeptStatistics(**{name: tensor.cpu() for name, tensor in kept.items()}) if kept else None
+        model.statistics = self.kept
         if old:
             # At a first step that started from another model there is no task before.
             self.old_model = frozen_copy(self.build(model.tasks[:-1] or model.tasks)).to(device)
@@ -153,7 +180,7 @@ def settings_of(setup: Setup) -> ComastreConfig:
 
 def comastre(setup: Setup) -> TwoStageMethod:
     """The paper's method, with the switches of the configuration."""
-    return TwoStageMethod(setup, settings_of(setup).loss)
+    return TwoStageMethod(setup, settings_of(setup).loss, keeps_statistics=True)
 
 
 def finetune(setup: Setup) -> TwoStageMethod:
@@ -170,7 +197,7 @@ def finetune(setup: Setup) -> TwoStageMethod:
 
 def joint(setup: Setup) -> TwoStageMethod:
     """All classes at once: the ceiling."""
-    return TwoStageMethod(setup, settings_of(setup).loss)
+    return TwoStageMethod(setup, settings_of(setup).loss, keeps_statistics=True)
 
 
 def adopt_stage_one(model: Segmenter, given: nn.Module) -> None:

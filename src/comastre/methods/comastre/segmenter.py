@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
+from comastre.methods.class_statistics import KeptStatistics
 from comastre.methods.comastre import inference
 from comastre.methods.comastre.class_decoder import ClassDecoder, Recognition
 from comastre.methods.comastre.config import ModelConfig
+from comastre.methods.features_in_masks import features_of, first_level
 from comastre.nets.backbone import Backbone
 from comastre.nets.chain import Passed
 from comastre.nets.mask_decoder import MaskDecoder
@@ -28,6 +31,9 @@ class Output:
 
 class Segmenter(nn.Module):
     """Stage 1 proposes class-agnostic masks with objectness, stage 2 recognises them; grows by one task at a time."""
+
+    statistics: KeptStatistics | None = None
+    """What its classes look like, where somebody has looked: no weight, and only later lessons read it."""
 
     def __init__(
         self,
@@ -75,6 +81,17 @@ class Segmenter(nn.Module):
         proposals = stage_one.final
         return Output(stage_one, self.recognise(stage_one.pixels, proposals.embeddings, proposals.mask_logits))
 
+    @torch.no_grad()
+    def scores(self, images: Tensor, padding: Tensor | None = None) -> dict[str, Tensor]:
+        """All that it says of every proposal (B, N, ...), by names: what a lesson with a guarantee may not move."""
+        found = self(images, padding)
+        proposals = found.stage_one.final
+        return {
+            "masks": proposals.mask_logits,
+            "objectness": proposals.objectness_logits,
+            "classes": found.recognition.class_logits,
+        }
+
     def segment(
         self,
         images: Tensor,
@@ -84,6 +101,10 @@ class Segmenter(nn.Module):
     ) -> list[Segmentation]:
         """Both stages on images (B, 3, H, W) in 0..1, merged; `inference.segment` says what the sizes are."""
         return inference.segment(self, images, padding, sizes, original_sizes)
+
+    def look_at(self, pixels: PixelEmbeddings, masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, N, D) of masks (B, N, h, w) bool, and which masks have any (B, N)."""
+        return features_of(pixels, masks, first_level(self.config.class_decoder.level))
 
     def add_task(self, num_classes: int) -> None:
         """Grow by a task: a fresh task query and classifier."""

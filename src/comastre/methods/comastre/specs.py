@@ -15,6 +15,7 @@ COMASTRE = MethodSpec(
     implementation="comastre.methods.comastre.method:comastre",
     section="comastre",
     gives=frozenset({"labels", "segments", "proposals"}),
+    taught_at_once_by="comastre-exact",
     presets="comastre.methods.comastre.presets",
 )
 FINETUNE = replace(
@@ -23,6 +24,7 @@ FINETUNE = replace(
     title="fine-tuning",
     about="CoMasTRe's segmenter and losses on the new classes, with nothing that remembers: the floor",
     implementation="comastre.methods.comastre.method:finetune",
+    taught_at_once_by=None,
     presets=("comastre.methods.comastre.presets", "comastre.methods.comastre.finetune_presets"),
 )
 JOINT = replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from comastre.methods.exact.statistics import Sums, precision_of
+from comastre.methods.class_statistics import KeptStatistics, Sums, precision_of
 
 
 class Discriminant(nn.Module):
@@ -50,6 +50,11 @@ class Discriminant(nn.Module):
         """Take over everything, the covariance too: what a first step ends with."""
         self._set(slice(None), sums)
         self.precision = precision_of(sums.covariance(), shrinkage).to(self.precision)
+
+    def take(self, kept: KeptStatistics, shrinkage: float) -> None:
+        """Take over what a model of CoMasTRe's kept of its classes."""
+        self.means, self.counts = kept.means.to(self.means), kept.counts.to(self.counts)
+        self.precision = precision_of(kept.covariance.double().cpu(), shrinkage).to(self.precision)
 
     def learn_newest(self, sums: Sums, num_classes: int) -> None:
         """Take over the means of the newest classes alone."""

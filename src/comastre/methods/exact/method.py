@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from comastre.data.dataset import IGNORE
 from comastre.data.targets import Targets
 from comastre.errors import UserError
 from comastre.losses.points import PointSource
-from comastre.methods.comastre.inference import recognise_confident
+from comastre.methods.class_statistics import Sums
+from comastre.methods.comastre.looking import look
 from comastre.methods.comastre.method import TwoStageMethod
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.segmenter import Segmenter
@@ -25,9 +24,7 @@ from comastre.methods.comastre.step import StepInputs
 from comastre.methods.exact.config import ExactConfig
 from comastre.methods.exact.model import ExactSegmenter, build_exact
 from comastre.methods.exact.own_queries import OwnView
-from comastre.methods.exact.statistics import NOTHING, Sums, on_labelled
 from comastre.methods.protocol import Batches, Setup
-from comastre.nets.outputs import StageOne
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
 from comastre.text import readable_time
@@ -35,6 +32,8 @@ from comastre.text import readable_time
 
 class ExactMethod(TwoStageMethod):
     """The first step is CoMasTRe's; later ones gather statistics."""
+
+    images_per_class = None  # every image counts: there is nothing else to learn from
 
     def __init__(self, setup: Setup) -> None:
         assert isinstance(setup.settings, ExactConfig)
@@ -68,13 +67,17 @@ class ExactMethod(TwoStageMethod):
         return previous
 
     def adopt(self, model: nn.Module, images: Batches) -> nn.Module:
-        """A segmenter that was trained without statistics gets those of its classes from labelled images."""
+        """A segmenter of CoMasTRe's: the statistics of its classes come from images, or are those that it kept."""
         if isinstance(model, ExactSegmenter):
             return model
         assert isinstance(model, Segmenter)
         adopted = self.build(model.tasks).to(next(model.parameters()).device)
         adopted.load_state_dict(adopted.state_dict() | model.state_dict())
-        self._learn_all(adopted, self._look(adopted, images, by_itself=False))
+        sums = look(adopted, images, by_itself=False)
+        if sums.counts.any() or model.statistics is None:
+            self._learn_all(adopted, sums)
+        else:  # nobody has the images any more
+            adopted.discriminant.take(model.statistics, self.statistics.shrinkage)
         adopted.close(adopted.num_classes)
         return adopted
 
@@ -107,12 +110,12 @@ class ExactMethod(TwoStageMethod):
         assert isinstance(model, ExactSegmenter) and self.task is not None
         self.said = ()
         if self.task.step == 0:
-            self._learn_all(model, self._look(model, images, by_itself=False))
+            self._learn_all(model, look(model, images, by_itself=False))
         elif model.discriminant.counts.any():
-            model.discriminant.learn_newest(self._look(model, images, by_itself=False), model.tasks[-1])
+            model.discriminant.learn_newest(look(model, images, by_itself=False), model.tasks[-1])
         else:
             known = model.num_classes - model.tasks[-1]
-            sums = self._look(model, images, by_itself=True)
+            sums = look(model, images, by_itself=True)
             model.refuse_changed(known)
             self._learn_all(model, sums)
             model.close(known)
@@ -121,31 +124,6 @@ class ExactMethod(TwoStageMethod):
     def _learn_all(self, model: ExactSegmenter, sums: Sums) -> None:
         if sums.counts.sum() > 0:
             model.discriminant.learn_all(sums, self.statistics.shrinkage)
-
-    @torch.no_grad()
-    def _look(self, model: ExactSegmenter, images: Batches, by_itself: bool) -> Sums:
-        """Sums over labelled objects, and over proposals beside them, which are nothing.
-
-        `by_itself`, what the model recognises among those is a sample of its old classes.
-        """
-        sums = Sums.zeros(model.num_classes, model.discriminant.width)
-        training = model.training
-        model.eval()
-        for batch in images():
-            stage_one = model.propose(batch.images, batch.padding, every_layer=False)
-            masks, known = _at_mask_size(batch, stage_one)
-            labelled, seen = model.look_at(stage_one.pixels, masks)
-            sums.add(labelled[seen], batch.targets.labels[seen])
-            proposed, seen = model.look_at(stage_one.pixels, stage_one.final.mask_logits >= 0)
-            seen &= ~_on_labelled(batch, stage_one, masks, known)  # those, the labels themselves speak of
-            taken_for = torch.full(seen.shape, NOTHING, device=seen.device)
-            if by_itself:
-                _, trained = recognise_confident(model, stage_one)
-                probability, recognised = trained.max(dim=-1)
-                taken_for = torch.where(probability > 0, recognised, taken_for)
-            sums.add(proposed[seen], taken_for[seen])
-        model.train(training)
-        return sums.over_processes(next(model.parameters()).device)
 
     def after_training(self, task: Task, model: nn.Module) -> nn.Module:
         """Nothing old may have moved; what is new is sealed with it."""
@@ -170,20 +148,6 @@ def _of_new_classes(targets: Targets, num_old: int) -> Targets:
     return Targets.stack(masks, labels, targets.image_ids).to(device)
 
 
-def _at_mask_size(batch: Batch, stage_one: StageOne) -> tuple[Tensor, Tensor]:
-    """The labelled masks (B, G, h, w) as coarse as proposals are, and where anything is known (B, h, w)."""
-    stride = batch.images.shape[-1] // stage_one.final.mask_logits.shape[-1]
-    centres = slice(stride // 2, None, stride)
-    return batch.targets.masks[:, :, centres, centres], (batch.labels != IGNORE)[:, centres, centres]
-
-
-def _on_labelled(batch: Batch, stage_one: StageOne, masks: Tensor, known: Tensor) -> Tensor:
-    """(B, N) bool: whether a proposal shows a labelled object."""
-    proposed = stage_one.final.mask_logits >= 0
-    rows = enumerate(batch.targets.counts)
-    return torch.stack([on_labelled(proposed[row], masks[row, :count], known[row]) for row, count in rows])
-
-
 def _cost(model: ExactSegmenter) -> str:
     """What the newest step added."""
     statistics = model.tasks[-1] * (model.discriminant.width + 1)
@@ -196,10 +160,13 @@ def _cost(model: ExactSegmenter) -> str:
 def _gathered_by_itself(model: ExactSegmenter) -> str:
     old = model.num_classes - model.tasks[-1]
     seen = int(model.discriminant.known[:old].sum())
-    return (
+    text = (
         f"the model had kept no statistics: those of {seen} of its {old} classes come from what it recognises in these "
-        f"images itself, and objects of the other {old - seen} are more easily taken for new ones"
+        "images itself"
     )
+    if seen == old:
+        return text
+    return f"{text}, and objects of the other {old - seen} are more easily taken for new ones"
 
 
 def exact(setup: Setup) -> ExactMethod:

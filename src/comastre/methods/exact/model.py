@@ -14,9 +14,8 @@ from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter, build_segmenter
 from comastre.methods.exact import inference
 from comastre.methods.exact.discriminant import Discriminant
-from comastre.methods.exact.features import LEVELS, features_of, first_level
 from comastre.methods.exact.own_queries import OwnQueries, build_own
-from comastre.nets.outputs import PixelEmbeddings
+from comastre.methods.features_in_masks import LEVELS
 from comastre.segmentation import Segmentation, Size
 
 _DIGEST = 32
@@ -65,9 +64,12 @@ class ExactSegmenter(Segmenter):
         assert isinstance(own, OwnQueries)
         return own
 
-    def look_at(self, pixels: PixelEmbeddings, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (B, N, D) of masks (B, N, h, w) bool, and which masks have any (B, N)."""
-        return features_of(pixels, masks, first_level(self.config.class_decoder.level))
+    @torch.no_grad()
+    def scores(self, images: Tensor, padding: Tensor | None = None) -> dict[str, Tensor]:
+        """With the log-odds (B, N, 1 + C) of all classes."""
+        stage_one = self.propose(images, padding, every_layer=False)
+        features, _ = self.look_at(stage_one.pixels, stage_one.final.mask_logits >= 0)
+        return {**super().scores(images, padding), "log-odds": self.discriminant(features)}
 
     def segment(
         self,

@@ -15,4 +15,5 @@ EXACT = replace(
     config=ExactConfig,
     implementation="comastre.methods.exact.method:exact",
     teaches=frozenset({"comastre"}),
+    taught_at_once_by=None,  # that is itself
 )

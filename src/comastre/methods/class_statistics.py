@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,38 @@ class Sums:
         """(D, D): of what differs from its own class's mean, the same for all classes."""
         between = self.means.T @ self.totals
         return (self.squares - between) / self.counts.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class KeptStatistics:
+    """What a trained model keeps of its classes beside its weights: a few hundred numbers a class, and no image."""
+
+    means: Tensor
+    """(1 + C, D)."""
+    counts: Tensor
+    """(1 + C,)."""
+    covariance: Tensor
+    """(D, D)."""
+
+    @classmethod
+    def of(cls, sums: Sums) -> KeptStatistics | None:
+        """Of all classes; None where nothing was seen."""
+        if not sums.counts.any():
+            return None
+        return cls(sums.means.float(), sums.counts.float(), sums.covariance().float())
+
+    def with_newest(self, sums: Sums, num_classes: int) -> KeptStatistics:
+        """With rows for the newest classes; what is known of the others stays."""
+        means, counts = sums.means[-num_classes:].float(), sums.counts[-num_classes:].float()
+        return replace(self, means=torch.cat([self.means, means]), counts=torch.cat([self.counts, counts]))
+
+    def first(self, num_classes: int) -> KeptStatistics:
+        """Of the first classes alone."""
+        return replace(self, means=self.means[: 1 + num_classes], counts=self.counts[: 1 + num_classes])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By their names, as files have them."""
+        return {"means": self.means, "counts": self.counts, "covariance": self.covariance}
 
 
 def precision_of(covariance: Tensor, shrinkage: float) -> Tensor:
