@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from comastre.bundle import history
 from comastre.bundle.store import load
 from comastre.config.run import RunConfig
 from comastre.config.settings import write_config
@@ -65,6 +66,10 @@ def test_it_learns_and_leaves_a_bundle_per_step(finished: Path):
         bundle = load(finished / "steps" / step)
         assert len(bundle.classes.names) == classes
         assert len(bundle.classes.lineage) == len(bundle.model.tasks) == int(step) + 1
+    # A later step says which model it began with, by which `comastre undo` and `learn --continue` find it.
+    assert [each.parent for each in bundle.classes.lineage] == [None, history.digest(finished / "steps" / "00")]
+    assert bundle.classes.lineage[0] == load(finished / "steps" / "00").classes.lineage[0]
+    assert history.parent_of(finished / "steps" / "01").name == "00"
 
 
 def test_later_steps_distil_from_the_old_model(finished: Path):

@@ -29,8 +29,7 @@ def parent_of(folder: Path, named: Path | None = None, likely: Iterable[Path] = 
     wanted = lineage[-1].parent if lineage else None
     if wanted is None:
         raise UserError(
-            f"{folder} does not say which model it was before: it was trained from nothing, by `comastre train` or by "
-            "an earlier version"
+            f"{folder} does not say which model it was before: it was trained from nothing, or by an earlier version"
         )
     if named is not None:
         if not _is_bundle(named) or digest(named) != wanted:

@@ -54,8 +54,7 @@ def _wanted(folder: Path) -> str:
     lineage = store.load(folder).classes.lineage
     if not lineage or lineage[-1].parent is None:
         raise UserError(
-            f"{folder} does not say which model it was before: it was trained from nothing, by `comastre train` or by "
-            "an earlier version"
+            f"{folder} does not say which model it was before: it was trained from nothing, or by an earlier version"
         )
     return lineage[-1].parent
 

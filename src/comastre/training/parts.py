@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
-from comastre.bundle import store
+from comastre.bundle import history, store
 from comastre.bundle.store import Bundle, Description
 from comastre.class_table import LineageStep, class_table
 from comastre.config.recipe import recipe_of
 from comastre.config.run import RunConfig
+from comastre.config.run_files import step_bundle
 from comastre.data.dataset import SegmentationDataset
+from comastre.errors import UserError
 from comastre.evaluation.evaluate import EvaluationPlan
 from comastre.evaluation.results import Results, StepResult
 from comastre.methods.build import build_method, setup_of
@@ -151,7 +153,7 @@ def save_step(learned: LearnedStep, folder: Path, results: Results) -> None:
         learned.model.tasks,
         colours,
         background="background" if training_set.has_background else "void",
-        lineage=[_lineage_of(results, done, today) for done in results.steps],
+        lineage=_lineage(results, folder, today),
     )
     store.save(Bundle(learned.model, table, describe(config)), folder, overwrite=True)
 
@@ -160,6 +162,21 @@ def describe(config: RunConfig) -> Description:
     """What a bundle says of a model that this configuration trained."""
     view = config.view.at(config.data.crop)
     return Description(config.method, config.size, config.backbone, config.method_settings, recipe_of(config), view)
+
+
+def _lineage(results: Results, folder: Path, today: str) -> list[LineageStep]:
+    """How the model of `folder` came to be: as the step before has it, whose sha256 it says, and the newest step."""
+    *earlier, newest = results.steps
+    lineage, parent = [_lineage_of(results, done, today) for done in earlier], None
+    if earlier:
+        before = folder.with_name(step_bundle(Path(), newest.step - 1).name)
+        try:
+            found, parent = list(store.classes_of(before).lineage), history.digest(before)
+            lineage = found if len(found) == len(earlier) else lineage
+        except UserError:  # somebody has moved it
+            parent = None
+    last = _lineage_of(results, newest, today)
+    return [*lineage, last.model_copy(update={"parent": parent})]
 
 
 def _lineage_of(results: Results, done: StepResult, today: str) -> LineageStep:
