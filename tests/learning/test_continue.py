@@ -22,7 +22,7 @@ def timed_already(monkeypatch):
 
 
 def teach(model, data, out, **options):
-    given = {"iterations": 2, "settings": QUICK, "keep": 0, "say": lambda _: None} | options
+    given = {"instant": False, "iterations": 2, "settings": QUICK, "keep": 0, "say": lambda _: None} | options
     return comastre.learn(model, data, out=out, **given)
 
 

@@ -207,7 +207,7 @@ def test_a_lesson_that_teaches_nothing_is_no_success(data, tmp_path, capsys, pyt
     monkeypatch.chdir(pytestconfig.rootpath)
     monkeypatch.setattr("comastre.learning.verdict.KNOWN", 99.0)  # one iteration gets a few pixels right by chance
     out = tmp_path / "new"
-    assert dispatch(command(data, out, "--iterations", "1")) == 1
+    assert dispatch(command(data, out, "--iterations", "1", "--no-instant")) == 1
     said = capsys.readouterr().out
     assert (
         "NOT LEARNED" in said and "`comastre learn --continue " in " ".join(said.split()) and "nothing learned" in said

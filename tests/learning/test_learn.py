@@ -31,6 +31,7 @@ def teach(model, data, out, said=None, iterations=3, **options):
     settings = options.pop("settings", QUICK)
     lines = said if said is not None else []
     options.setdefault("keep", 0)  # of a random model three iterations may keep anything
+    options.setdefault("instant", False)  # which has its own tests, in test_instant.py
     return comastre.learn(model, data, out=out, iterations=iterations, settings=settings, say=lines.append, **options)
 
 
@@ -62,7 +63,7 @@ def lesson(tiny_bundle, data, tmp_path_factory):
 def test_the_old_bundle_is_not_touched_and_the_new_one_is_whole(lesson, tiny_bundle):
     learned, _, old = lesson
     assert {file.name: file.read_bytes() for file in tiny_bundle.iterdir()} == old
-    assert {file.name for file in learned.path.iterdir()} == {*store.FILES, "lesson.html"}
+    assert {file.name for file in learned.path.iterdir()} == {*store.FILES, "statistics.safetensors", "lesson.html"}
     model = learned.model
     assert model.class_names == ("background", "disk", "star", "ring", "heart")
     assert model.segmenter.tasks == (2, 1, 1)

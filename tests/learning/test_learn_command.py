@@ -28,7 +28,7 @@ def test_every_option_arrives(calls):
     arguments = (
         "learn old --data photos --out new --val v --old-val o --unlabelled u --keep 95% "
         "--minutes 2.5 --same-class Dog=dog --same-class A=b "
-        "--new-class Cat --only Cat --only cow --backbone-weights w.safetensors --fresh"
+        "--no-instant --guarantee exact --new-class Cat --only Cat --only cow --backbone-weights w.safetensors --fresh"
     )
     assert dispatch(arguments.split()) == 3  # as the gate says
     ((args, options),) = calls
@@ -41,6 +41,8 @@ def test_every_option_arrives(calls):
         "keep": "95%",
         "minutes": 2.5,
         "iterations": None,
+        "instant": False,
+        "guarantee": "exact",
         "same_class": ("Dog=dog", "A=b"),
         "new_class": ("Cat",),
         "only": ("Cat", "cow"),
@@ -58,8 +60,15 @@ def test_fields_of_the_configuration_arrive_and_iterations_are_the_lessons_own(c
     arguments = "learn old --data photos --out new --iterations 40 --data.crop 96 --clip 0.5"
     dispatch(arguments.split())
     ((_, options),) = calls
-    assert options["iterations"] == 40
+    assert options["iterations"] == 40 and options["instant"] is None and options["guarantee"] is None
     assert options["settings"] == {"data": {"crop": 96}, "comastre": {"optimiser": {"clip": 0.5}}}
+
+
+def test_one_look_is_asked_for_or_left_out(calls):
+    dispatch(["learn", "old", "--data", "photos", "--out", "new", "--instant"])
+    assert calls[0][1]["instant"] is True
+    with pytest.raises(UsageError, match="--instant and --no-instant contradict"):
+        dispatch(["learn", "old", "--data", "photos", "--out", "new", "--instant", "--no-instant"])
 
 
 def test_a_lesson_that_goes_on_is_named_in_place_of_the_model(calls):

@@ -30,6 +30,9 @@ def learn(
     keep: Annotated[str | None, tyro.conf.arg(metavar="PERCENT")] = None,
     minutes: float | None = None,
     iterations: int | None = None,
+    instant: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    no_instant: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    guarantee: Annotated[str | None, tyro.conf.arg(metavar="exact")] = None,
     same_class: Pairs = (),
     new_class: Names = (),
     only: Names = (),
@@ -40,7 +43,8 @@ def learn(
 ) -> int:
     """Teach a model the new classes of your own data, without its old images and without forgetting its old classes.
 
-    Where the data labels only what the model knows, it practises that.
+    A model of CoMasTRe's first learns by one look at each image, in seconds; then it is trained, and the better of the
+    two is handed over. Where the data labels only what the model knows, it practises that.
 
     It ends with every class before and after, and a verdict. Exit codes: 0 learned, 1 nothing was learned, 3 too much
     was forgotten (the model is then written aside, to NEW_MODEL-refused).
@@ -61,6 +65,9 @@ def learn(
             scores on --old-val; without it 60% of the pixels that the old model gives to them.
         minutes: Take at most so long, scoring included; by default as long as this much data takes.
         iterations: Train exactly so long.
+        instant: Stop after one look at each image, which takes seconds and trains nothing.
+        no_instant: Train at once, without that look before, and hand over what was trained.
+        guarantee: exact: stop after that look, too, and show by comparing both models that no old score has moved.
         same_class: A class of the data that is an old class by another name, such as Dog=dog; may be repeated.
         new_class: A class of the data that is new although it looks like another; may be repeated.
         only: Learn only this new class of the data, others count as unlabelled; may be repeated.
@@ -71,6 +78,8 @@ def learn(
     """
     if (model is None) == (continue_ is None):
         raise UsageError("learn takes either a MODEL or --continue NEW_MODEL; see `comastre learn --help`")
+    if instant and no_instant:
+        raise UsageError("--instant and --no-instant contradict each other: give one of them")
     from comastre.learning.learn import learn
 
     learned = learn(
@@ -83,6 +92,8 @@ def learn(
         keep=keep,
         minutes=minutes,
         iterations=iterations,
+        instant=True if instant else False if no_instant else None,
+        guarantee=guarantee,
         same_class=same_class,
         new_class=new_class,
         only=only,

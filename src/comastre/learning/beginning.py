@@ -18,8 +18,10 @@ from comastre.errors import UserError
 from comastre.evaluation.image_progress import ImageProgress
 from comastre.evaluation.results import StepResult
 from comastre.learning import directory, messages
-from comastre.learning.comparing import Comparison, Sight
+from comastre.learning.comparing import Comparison, Sight, seen
+from comastre.learning.instant import MOST_OF_TIME, Instant
 from comastre.learning.lesson import Lesson
+from comastre.learning.outcome import Ending
 from comastre.learning.plan import Plan
 from comastre.learning.schedule import (
     learns_at_once,
@@ -31,7 +33,6 @@ from comastre.learning.schedule import (
 )
 from comastre.learning.scoring import score_old
 from comastre.learning.starting_model import StartingModel
-from comastre.text import Say
 from comastre.training.clock import Times
 from comastre.training.launch import build_fabric
 from comastre.training.pace import seconds_per_iteration
@@ -44,27 +45,37 @@ LOOKING = 0.1
 
 
 def begin(
-    work: Path,
+    ending: Ending,
     config: RunConfig,
     starting: StartingModel,
-    plan: Plan,
     request: Mapping[str, Any],
     minutes: float | None,
     sights: Sequence[Sight],
     began: float,
-    say: Say,
+    first: Instant | None,
 ) -> None:
-    """Measure, decide, and write down what is decided; `began` is when the minutes began (`time.monotonic`)."""
+    """Measure, give the instant model, decide, and write down what is decided.
+
+    `began` is when the minutes began (`time.monotonic`), `first` the lesson of one look, if there is one.
+    """
+    work, plan, say = ending.work, ending.plan, ending.say
     lesson, amounts = plan.lesson, plan.amounts
     device = build_fabric(config.training).device
     say(f"in            {work}: interrupted, the same command goes on there")
-    seconds = 0.0 if learns_at_once(config, amounts) else time_iterations(config, starting, lesson)
     looked = time.monotonic()
     until = None if minutes is None else looked + LOOKING * 60 * minutes
     directory.claim(work, {"request": request})
     before, old_before = _look_at_old(work, config, starting, plan, sights, device, until)
+    looking = time.monotonic() - looked
+    if first is not None:
+        needed = looking * (1 + amounts.images / max(1, len(seen(work))))
+        if minutes is None or needed <= MOST_OF_TIME * 60 * minutes:
+            first.give(ending, before, old_before)
+        else:
+            say("instant       left out: a look at every image would take too much of these minutes")
+    seconds = 0.0 if learns_at_once(config, amounts) else time_iterations(config, starting, lesson)
     wanted = total_iterations(config, amounts)
-    scoring = _scoring_seconds(config, starting, plan, time.monotonic() - looked, seconds)
+    scoring = _scoring_seconds(config, starting, plan, looking, seconds)
     times, passed = Times(scoring=scoring), time.monotonic() - began
     if minutes is not None:
         available = training_seconds(minutes, passed, scoring)

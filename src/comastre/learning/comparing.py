@@ -18,10 +18,12 @@ import numpy as np
 import torch
 from PIL import Image
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from comastre.config.run import RunConfig
 from comastre.data.dataset import IGNORE, SegmentationDataset
 from comastre.data.images import read_image
+from comastre.data.shown import shown
 from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
 from comastre.evaluation.disagreement import Disagreement
@@ -99,13 +101,18 @@ class Comparison:
         write_whole(folder / _INDEX, json_bytes([asdict(sight) for sight in done]))  # last: what it names is there
         return len(done)
 
-    def look_after(self, model: Any, until: float | None = None) -> tuple[Disagreement, tuple[Sight, ...]]:
-        """What the new model sees otherwise, and the images with how much; those that time allows."""
+    def look_after(
+        self, model: Any, until: float | None = None, pictures: Path | None = None
+    ) -> tuple[Disagreement, tuple[Sight, ...]]:
+        """What the new model sees otherwise, and the images with how much; those that time allows.
+
+        Pictures of those that differ most are kept in the folder `pictures`, by default beside what was seen.
+        """
         folder = self.work / FOLDER
         sights = seen(self.work)
         counts = Disagreement((self.lesson.background, *self.lesson.stream_names))
         dataset, done = self._dataset(), []
-        shown: tuple[_Look, ...] = ()
+        most: tuple[_Look, ...] = ()
         with ImageProgress("the new model looks", len(sights)) as progress:
             for number, sight in enumerate(sights):
                 if until is not None and number >= FEWEST and time.monotonic() > until:
@@ -118,24 +125,9 @@ class Comparison:
                 differs = counts.add(before, after, counted)
                 done.append(Sight(sight.name, sight.index, sight.file, differs))
                 progress.advance()
-                shown = _most_different(shown, (differs, sight, image, before, after))
-        self._keep_shown(shown)
+                most = _most_different(most, (differs, sight, image, before, after))
+        _keep_shown(pictures or self.work / SHOWN_FOLDER, most)
         return counts, tuple(done)
-
-    def _keep_shown(self, shown: Sequence[_Look]) -> None:
-        """Small pictures of the images that differ most, for the page."""
-        folder = self.work / SHOWN_FOLDER
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        entries = []
-        for number, (differs, sight, image, before, after) in enumerate(shown):
-            size = small_size(image.shape[:2])
-            write_whole(folder / f"{number:02d}.jpg", photograph(image, size))
-            for kind, labels in (("before", before), ("after", after)):
-                picture = Image.fromarray(labels.astype(np.uint8)).resize(size[::-1], Image.Resampling.NEAREST)
-                write_whole(folder / f"{number:02d}-{kind}.png", _png(np.asarray(picture)))
-            entries.append({"name": sight.name, "differs": differs, "size": list(size)})
-        write_whole(folder / _INDEX, json_bytes(entries))
 
     def _dataset(self) -> SegmentationDataset:
         return self.lesson.relabelled(training_part(self.lesson.source), self.lesson.roles.labels)
@@ -150,17 +142,42 @@ class Comparison:
         labels = sample.semantic
         return sample.image, (labels <= len(self.lesson.roles.old)) & (labels != IGNORE), labels
 
+    def shown_to(self, sight: Sight) -> list[tuple[Tensor, Tensor | None]]:
+        """An image (1, 3, h, w) and its padding as a model is shown it, at each size of the view."""
+        image, _, _ = self._read(self._dataset(), sight)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        view = self.config.view.at(self.config.data.crop)
+        looks = [shown([pixels], [size]) for size in view.seen_sizes(pixels.shape[-2], pixels.shape[-1])]
+        return [
+            (each.to(self.device), padding if padding is None else padding.to(self.device)) for each, padding in looks
+        ]
+
     def _labels(self, model: Any, image: np.ndarray) -> np.ndarray:
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         (found,) = see(model.segment, [pixels], self.config.view.at(self.config.data.crop), self.device)
         return found.label_map.cpu().numpy().astype(np.uint8)
 
 
-def _most_different(shown: tuple[_Look, ...], look: _Look) -> tuple[_Look, ...]:
+def _keep_shown(folder: Path, looks: Sequence[_Look]) -> None:
+    """Small pictures of the images that differ most, for the page."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    entries = []
+    for number, (differs, sight, image, before, after) in enumerate(looks):
+        size = small_size(image.shape[:2])
+        write_whole(folder / f"{number:02d}.jpg", photograph(image, size))
+        for kind, labels in (("before", before), ("after", after)):
+            picture = Image.fromarray(labels.astype(np.uint8)).resize(size[::-1], Image.Resampling.NEAREST)
+            write_whole(folder / f"{number:02d}-{kind}.png", _png(np.asarray(picture)))
+        entries.append({"name": sight.name, "differs": differs, "size": list(size)})
+    write_whole(folder / _INDEX, json_bytes(entries))
+
+
+def _most_different(looks: tuple[_Look, ...], look: _Look) -> tuple[_Look, ...]:
     """The looks that differ most, with one more where it differs at all; of equals the earlier ones."""
     if look[0] <= 0:
-        return shown
-    return tuple(sorted((*shown, look), key=lambda each: -each[0])[:SHOWN])
+        return looks
+    return tuple(sorted((*looks, look), key=lambda each: -each[0])[:SHOWN])
 
 
 def seen(work: Path) -> tuple[Sight, ...]:

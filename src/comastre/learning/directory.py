@@ -24,7 +24,7 @@ from comastre.training.start import Start
 
 PLAN = "plan.json"
 OUTCOME = "outcome.json"
-_TRAINING = ".training"
+_TRAINING, _INSTANT = ".training", "instant"
 
 
 def training_folder(out: Path) -> Path:
@@ -172,7 +172,12 @@ def new_bundle(work: Path, lesson: Lesson) -> Path:
     return step_bundle(work, lesson.step)
 
 
+def instant_folder(work: Path) -> Path:
+    """Where the model is that learned by one look, before the training."""
+    return work / _INSTANT
+
+
 def tidy(work: Path) -> None:
     """Drop what was for going on: with the new model written, only its logs, settings and scores are of use."""
-    for folder in (CHECKPOINTS, STEPS):
+    for folder in (CHECKPOINTS, STEPS, _INSTANT):
         shutil.rmtree(work / folder, ignore_errors=True)

@@ -66,6 +66,19 @@ def verdict_lines(
     return lines
 
 
+def choice_lines(chosen: str, why: str) -> list[tuple[str, str]]:
+    """Which of two models is handed over, and why; nothing where there was one."""
+    names = {"instant": "the instant model, which looked once at each image", "trained": "the trained model"}
+    return [("handed over", f"{names[chosen]}: {why}")] if chosen in names else []
+
+
+def guarantee_line(largest_change: float, compared: int) -> tuple[str, str]:
+    """What was measured of an exact guarantee."""
+    images = f"{compared} {'image' if compared == 1 else 'images'}"
+    text = f"the largest change of any old score on {images} is {largest_change:g}"
+    return "guarantee", f"{text}: masks, objectness and classes of every proposal, the old model against the new one"
+
+
 def kept_sentence(decision: Decision) -> str:
     """How much is kept, and what the gate says of it."""
     if decision.kept is None:

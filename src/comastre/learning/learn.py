@@ -16,11 +16,12 @@ from comastre.learning.beginning import begin, times_of
 from comastre.learning.class_names import read_pairs
 from comastre.learning.comparing import choose_sights
 from comastre.learning.gate import read_keep
+from comastre.learning.instant import at_once, instant_of
 from comastre.learning.learned import Learned
 from comastre.learning.outcome import Ending, finish, learned_before, told
 from comastre.learning.plan import NameChoices, make_plan
 from comastre.learning.request import backbone_weights as given_weights
-from comastre.learning.request import check_amounts, check_settings, held_out_share, request_of
+from comastre.learning.request import check_amounts, check_settings, held_out_share, refuse_contradictions, request_of
 from comastre.learning.schedule import choose, learns_at_once, total_iterations
 from comastre.learning.starting_model import open_model, reopen, run_settings
 from comastre.paths import user_path
@@ -44,6 +45,8 @@ def learn(
     keep: float | str | None = None,
     minutes: float | None = None,
     iterations: int | None = None,
+    instant: bool | None = None,
+    guarantee: str | None = None,
     same_class: Mapping[str, str] | Sequence[str] = (),
     new_class: Sequence[str] = (),
     only: Sequence[str] = (),
@@ -68,6 +71,10 @@ def learn(
     the model is refused and written to `<out>-refused`; 0 switches that off. Training happens in the folder
     `<out>.training`: interrupted, the same call goes on there, unless `fresh`.
 
+    A model of CoMasTRe's first learns by one look at each image, in seconds; then it is trained, and the better of the
+    two is handed over. `instant=True` stops after the look, `instant=False` leaves it out. `guarantee="exact"` stops
+    there, too, and makes sure that no score of an old class has moved.
+
     Where nothing in the data is new, what the model knows is practised. With `continued`, `model` is what a lesson gave
     and goes on with that lesson: its own classes, from where it ended, taught by the model before it, which is looked
     for beside it or in `parent`. The minutes count from this call, or from `began` (of `time.monotonic`).
@@ -87,11 +94,16 @@ def learn(
     check_amounts(minutes, iterations)
     least = read_keep(keep)
     weights, settings = given_weights(settings)
+    refuse_contradictions(settings, instant, guarantee)
+    method = settings.get("method")
     if continued:
-        starting, lesson_before = reopen(model, parent, settings.get("method"))
+        starting, lesson_before = reopen(model, parent, method)
         directory.refuse_bad_out(out, lesson_before.folder)
     else:
-        starting, lesson_before = open_model(model, backbone_weights or weights, settings.get("method")), None
+        starting, lesson_before = open_model(model, backbone_weights or weights, method), None
+    if instant or guarantee:
+        starting = at_once(starting, "--guarantee" if guarantee else "--instant")
+        settings = {**settings, "method": starting.description.method}
     directory.refuse_bad_out(out, starting.folder)
     check_settings(settings, starting)
     same = dict(same_class) if isinstance(same_class, Mapping) else read_pairs(texts("same_class", same_class))
@@ -101,6 +113,9 @@ def learn(
     plan = make_plan(starting.known, data, val, old_val, choices, share, parent_digest, lesson_before)
     lesson = plan.lesson
     config = choose(run_settings(starting), plan.amounts, lesson.source.settings(), settings, iterations)
+    if lesson.practises and (instant or guarantee):
+        raise UserError("nothing in the data is new to the model, and one look practises nothing: leave --instant away")
+    first = instant_of(starting, plan, settings) if instant is None else None
     if learns_at_once(config, plan.amounts) and (minutes is not None or iterations is not None):
         given = "--minutes" if minutes is not None else "--iterations"
         raise UserError(f"{given} says how long to train, but {config.method} looks once at each image: leave it away")
@@ -111,8 +126,10 @@ def learn(
     work = directory.training_folder(out)
     origin = starting.folder if lesson_before is None else lesson_before.folder
     sights = choose_sights(lesson, unlabelled)
-    ending = Ending(out, work, plan, least, str(data), origin, say)
+    ending = Ending(out, work, plan, least, str(data), origin, say, guarantee is not None)
     request = request_of(starting, plan, minutes, iterations, settings)
+    if instant is False:
+        request["--no-instant"] = True
     build_fabric(config.training)  # a device that is not there is refused before anything is written
     if fresh:
         directory.put_aside(work)
@@ -122,7 +139,7 @@ def learn(
             return told(ending, known)
         earlier = directory.begun(work)
         if earlier is None:
-            begin(work, config, starting, plan, request, minutes, sights, began, say)
+            begin(ending, config, starting, request, minutes, sights, began, first)
             config, decided = directory.decided(work)
         else:
             config, decided = earlier

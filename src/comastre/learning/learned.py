@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -48,6 +49,12 @@ class Learned:
     """The folder of the training, with its logs and pictures."""
     compared: int
     """Images on which the models were compared without labels."""
+    chosen: str = ""
+    """`instant` or `trained`: which of the two models was handed over; empty where there was one."""
+    why: str = ""
+    """That one, in a sentence."""
+    largest_change: float | None = None
+    """Of any old score on these images, where an exact guarantee was asked for."""
 
     @property
     def model(self) -> Model:
@@ -104,6 +111,12 @@ class Outcome:
     """Images on which that was measured."""
     sights: tuple[Sight, ...] = ()
     """These images."""
+    chosen: Literal["", "instant", "trained"] = ""
+    """Which of two models it is of; empty where there was one."""
+    why: str = ""
+    """That one, in a sentence."""
+    largest_change: float | None = None
+    """Of any old score, where an exact guarantee was asked for."""
 
     def write(self, work: Path) -> None:
         write_atomically(work / directory.OUTCOME, json_bytes(asdict(self)))

@@ -96,7 +96,7 @@ class Lesson:
     def method_of(self, config: RunConfig) -> Method:
         """The configured method; where nothing new is taught or a lesson is continued, with another end or begin."""
         method = method_of(config)
-        if self.continued is not None:
+        if self.continued is not None and self.continued.begins:
             return beginning_with(method, self.continued.folder)
         return dropping_last_task(method) if self.practises else method
 

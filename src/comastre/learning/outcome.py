@@ -15,13 +15,14 @@ from comastre.class_table import ClassTable
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
 from comastre.evaluation.results import StepResult
-from comastre.learning import directory, final_words
-from comastre.learning.comparing import Comparison
+from comastre.learning import directory, final_words, instant
+from comastre.learning.choosing import Standing, instant_is_better
 from comastre.learning.gate import ClassChange, Decision, decide
 from comastre.learning.learned import Learned, Outcome, outcome_of
 from comastre.learning.lesson import mean_score
+from comastre.learning.measuring import largest_change, measure
 from comastre.learning.plan import Plan
-from comastre.learning.scoring import score_old, shown_by_old_data
+from comastre.learning.scoring import score_old
 from comastre.learning.verdict import ClassVerdict, Place, judge, nothing_learned
 from comastre.text import Say, table
 from comastre.training.launch import build_fabric
@@ -41,6 +42,8 @@ class Ending:
     origin: Path | None
     """Where the model is that the lesson began with; None for one that is in no folder."""
     say: Say
+    guarantee: bool = False
+    """Whether old scores may not move at all."""
 
     def place(self, refused: bool) -> Path:
         return directory.refused_folder(self.out) if refused else self.out
@@ -70,6 +73,10 @@ class Ending:
     def decision(self, outcome: Outcome) -> Decision:
         """What the gate says."""
         return decide(self.changes(outcome), self.plan.old_data is not None, self.keep)
+
+    def standing(self, outcome: Outcome) -> Standing:
+        """What counts of a model in the choice between two."""
+        return Standing.of(self.verdicts(outcome), self.decision(outcome))
 
     def verdicts(self, outcome: Outcome) -> tuple[ClassVerdict, ...]:
         refused = self.decision(outcome).refused
@@ -104,34 +111,41 @@ def finish(
     until: float | None,
 ) -> Learned:
     """Score, compare (no longer than `until`), write the new bundle whole, and say what came of it."""
-    work, plan = ending.work, ending.plan
-    lesson, roles = plan.lesson, plan.lesson.roles
-    grown = store.load(directory.new_bundle(work, lesson))
-    outcome = Outcome(
-        scores={name: after.per_class.get(name) for name in roles.names if name in lesson.scored},
-        before=before.per_class if before is not None else {},
-        old_before={},
-        old_after={},
-        errors={name: after.errors[name] for name in roles.taught if name in after.errors},
-        alpha=after.alpha,
+    work, plan, lesson = ending.work, ending.plan, ending.plan.lesson
+    folder = directory.new_bundle(work, lesson)
+    outcome = measure(
+        work, plan, config, store.load(folder).model, before, after, _old_before(ending, config, decided), until
     )
-    device = build_fabric(config.training).device
-    if plan.old_data is not None:
-        old_before = decided.get("old_before")
-        if not old_before:  # a plan of before
-            old = store.load(directory.old_bundle(work)).model.to(device)
-            old_before = score_old(old, 0, config, plan, plan.old_data, device)
-        old_after = score_old(grown.model.to(device), 1, config, plan, plan.old_data, device)
-        shown = shown_by_old_data(plan, plan.old_data)
-        outcome = replace(outcome, old_before=old_before, old_after=old_after, shown=shown)
-    if roles.old:
-        counts, sights = Comparison(work, lesson, config, device).look_after(grown.model.to(device), until)
-        agreement = tuple(counts.of(label) for label in range(1, len(roles.old) + 1))
-        outcome = replace(outcome, agreement=agreement, compared=len(sights), sights=sights)
-    grown.model.cpu()
+    first = instant.given(work, lesson)
+    if first is not None:
+        better, why = instant_is_better(ending.standing(first[0]), ending.standing(outcome))
+        if better:
+            outcome, folder = first
+            instant.take_pictures(work)
+        outcome = replace(outcome, chosen="instant" if better else "trained", why=why)
+    grown = store.load(folder)
+    if ending.guarantee:
+        old = store.load(directory.old_bundle(work)).model
+        outcome = replace(outcome, largest_change=largest_change(work, plan, config, old, grown.model))
+        if outcome.largest_change != 0:
+            raise UserError(
+                f"the guarantee does not hold: an old score changed by {outcome.largest_change:g}; nothing was written "
+                "but the training's folder. The same version, device and number of threads are needed for it"
+            )
+        grown.model.cpu()
     outcome.write(work)
     _deliver(ending, outcome, grown)
     return told(ending, outcome)
+
+
+def _old_before(ending: Ending, config: RunConfig, decided: Mapping[str, Any]) -> Mapping[str, float | None]:
+    """What the old model scored on data of old classes."""
+    plan = ending.plan
+    if plan.old_data is None or decided.get("old_before"):
+        return decided.get("old_before") or {}
+    device = build_fabric(config.training).device  # a plan of before
+    old = store.load(directory.old_bundle(ending.work)).model.to(device)
+    return score_old(old, 0, config, plan, plan.old_data, device)
 
 
 def _deliver(ending: Ending, outcome: Outcome, grown: store.Bundle) -> None:
@@ -173,6 +187,9 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
         say("IoU of old classes without labels is not measured: give --old-val DATA, images labelled for them")
     say("")
     lines = final_words.verdict_lines(verdicts, changes, decision)
+    lines += final_words.choice_lines(outcome.chosen, outcome.why)
+    if outcome.largest_change is not None:
+        lines.append(final_words.guarantee_line(outcome.largest_change, outcome.compared))
     old_val = ending.plan.old_data is not None
     lines.append(("logs", f"settings and logs of the training are in {work}, which can be deleted"))
     lines += final_words.last_lines(place, out, len(classes.names), verdicts, decision, old_val)
@@ -189,6 +206,9 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
         decision,
         work,
         outcome.compared,
+        outcome.chosen,
+        outcome.why,
+        outcome.largest_change,
     )
 
 

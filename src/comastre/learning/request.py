@@ -15,6 +15,7 @@ from comastre.errors import UserError
 from comastre.learning.images import HELD_OUT
 from comastre.learning.plan import Plan
 from comastre.learning.starting_model import StartingModel
+from comastre.text import brief
 
 # Fields that a lesson decides itself, and what to give instead.
 _DECIDED = {
@@ -48,6 +49,17 @@ def check_amounts(minutes: float | None, iterations: int | None) -> None:
         positive_number("--minutes", minutes)
     if iterations is not None:
         whole_number("--iterations", iterations, most=MOST_ITERATIONS)
+
+
+def refuse_contradictions(settings: Mapping[str, Any], instant: bool | None, guarantee: str | None) -> None:
+    """Refuse to be asked for one look and for something else at once."""
+    if guarantee not in (None, "exact"):
+        raise UserError(f"--guarantee is {brief(guarantee)} but there is one only: exact")
+    if guarantee is not None and instant is False:
+        raise UserError("--guarantee exact is kept by one look at the images: leave --no-instant away")
+    if (guarantee or instant) and "method" in settings:
+        given = "--guarantee exact" if guarantee else "--instant"
+        raise UserError(f"{given} chooses the method itself: leave --method away")
 
 
 def held_out_share(settings: Mapping[str, Any]) -> float:

@@ -51,6 +51,14 @@ class StartingModel:
         with tempfile.TemporaryDirectory() as folder:
             return history.digest(store.save(self.bundle, Path(folder) / "model"))
 
+    def taught_at_once(self) -> StartingModel | None:
+        """The same model with the method that teaches it by one look at the images; None where none does."""
+        other = methods.find(self.description.method).taught_at_once_by
+        if self.bundle is None or other is None:
+            return None
+        described = _taught_by(self.description, methods.find(other), len(self.bundle.classes.tasks))
+        return replace(self, description=described)
+
     def digest(self) -> str:
         """Changes with any number, class or field of the model."""
         what = self.description
@@ -102,7 +110,9 @@ def reopen(
         raise UserError(f"--continue {model}: a new model has had no lesson yet; give it as MODEL")
     taught = locate(model)
     teacher, lesson = find_lesson(taught, None if parent is None else user_path(parent, "--parent"))
-    own = store.load(taught).description.method
+    own, starting = store.load(taught).description.method, open_model(teacher)
+    if method is None and methods.find(starting.description.method).taught_at_once_by == own:
+        return starting, replace(lesson, begins=False)  # what was one look goes on as a lesson that trains
     return open_model(teacher, method=method or own), lesson
 
 

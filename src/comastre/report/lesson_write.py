@@ -18,7 +18,7 @@ from comastre.documents import read_json
 from comastre.errors import UserError
 from comastre.files import write_whole
 from comastre.learning.comparing import SHOWN_FOLDER, read_labels
-from comastre.learning.final_words import kept_sentence, last_lines, verdict_lines
+from comastre.learning.final_words import choice_lines, guarantee_line, kept_sentence, last_lines, verdict_lines
 from comastre.learning.gate import ClassChange
 from comastre.learning.learned import Learned
 from comastre.report.page import template_file
@@ -70,6 +70,9 @@ def render(learned: Learned) -> str:
     old = [change for change in learned.changes if not change.new]
     # Models are shared: what the page says has names of this machine's folders, but no paths to them.
     words = verdict_lines(learned.verdicts, learned.changes, learned.decision, advise=False)
+    words += choice_lines(learned.chosen, learned.why)
+    if learned.largest_change is not None:
+        words.append(guarantee_line(learned.largest_change, learned.compared))
     place = Path(learned.path.name)
     out = Path(place.name.removesuffix("-refused")) if learned.refused else place
     words += last_lines(place, out, len(names) - 1, learned.verdicts, learned.decision, bool(learned.old_after))

@@ -1,0 +1,246 @@
+"""Seconds first: one look at the images before the training, the better of two models, and the exact guarantee."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import small_lesson as small
+import torch
+from safetensors.torch import load_file
+
+import comastre
+from comastre.bundle import history, store
+from comastre.cli.main import dispatch
+from comastre.errors import UserError
+from comastre.learning import directory
+from comastre.learning.choosing import Standing, instant_is_better
+from comastre.learning.gate import Decision
+from comastre.learning.measuring import _largest_change
+from comastre.learning.verdict import ClassVerdict
+from comastre.report.lesson_write import render
+
+QUICK = {"training": {"batch_size": 2}, "comastre": {"matching": {"points": 32}, "masks": {"points": 32}}}
+
+
+@pytest.fixture(autouse=True)
+def timed_already(monkeypatch):
+    monkeypatch.setattr("comastre.learning.beginning.time_iterations", lambda *_: 2.0)
+
+
+@pytest.fixture(scope="module")
+def hearts(tmp_path_factory):
+    return small.write_folder(tmp_path_factory.mktemp("data") / "hearts", small.samples_with(("heart",), 8), ("heart",))
+
+
+def teach(model, data, out, **options):
+    said = []
+    given = {"iterations": 1, "settings": QUICK, "keep": 0, "say": said.append} | options
+    return comastre.learn(model, data, out=out, **given), "\n".join(said)
+
+
+# --- the rule --------------------------------------------------------------------------------------------------------
+
+GOOD = Standing(True, False, 50.0, 95.0)
+
+
+@pytest.mark.parametrize(
+    ("instant", "trained", "better", "why"),
+    [
+        (GOOD, Standing(True, False, 52.0, 92.0), True, "new classes 50.0 + kept 95.0 = 145.0, against"),
+        (GOOD, Standing(True, False, 60.0, 92.0), False, "new classes 60.0 + kept 92.0 = 152.0, against"),
+        (GOOD, GOOD, False, "= 145.0 of the instant one"),  # trained models learn on better
+        (GOOD, Standing(False, False, 99.0, 89.0), True, "the trained one forgot too much for the gate"),
+        (Standing(False, False, 99.0, 89.0), GOOD, False, "the instant one forgot too much for the gate"),
+        (GOOD, Standing(True, True, 9.0, 140.0), True, "the trained one learned nothing"),
+        (Standing(True, True, 9.0, 140.0), GOOD, False, "the instant one learned nothing"),
+        # The gate comes first, whatever was learned.
+        (Standing(True, True, 0.0, 99.0), Standing(False, False, 90.0, 10.0), True, "forgot too much"),
+        (Standing(False, False, 40.0, 80.0), Standing(False, False, 30.0, 85.0), True, "new classes 40.0"),
+        (Standing(True, False, 50.0, None), Standing(True, False, 40.0, None), True, "new classes 50.0, against"),
+        (Standing(True, False, None, 99.0), Standing(True, False, None, 70.0), False, "no image was left to score"),
+    ],
+)
+def test_which_of_two_is_handed_over(instant, trained, better, why):
+    found, said = instant_is_better(instant, trained)
+    assert found is better and why in said
+
+
+def test_what_counts_is_the_mean_of_new_classes_and_what_the_gate_measured():
+    verdicts = [ClassVerdict("a", 40.0), ClassVerdict("b", 60.0), ClassVerdict("c", None)]
+    assert Standing.of(verdicts, Decision("scores", 103.0, 90.0, ())) == Standing(True, False, 50.0, 103.0)
+    # Pixels flicker also where nothing was lost, so that more than 80 % of them count as 80.
+    assert Standing.of(verdicts, Decision("pixels", 97.0, 60.0, ())) == Standing(True, False, 50.0, 80.0)
+    assert Standing.of(verdicts, Decision("pixels", 70.0, 60.0, ())).kept == 70.0
+    refused = Standing.of([ClassVerdict("a", 5.0)], Decision("pixels", 97.0, 60.0, ("dog",)))
+    assert refused == Standing(False, True, 5.0, 80.0)
+    assert Standing.of([], Decision("nothing", None, 60.0, ())) == Standing(True, False, None, None)
+
+
+# --- two models in one lesson ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def both(tiny_bundle, hearts, tmp_path_factory):
+    """(folder of the old model and of two lessons, what each learned, what each said): instant, then trained."""
+    root = tmp_path_factory.mktemp("models")
+    shutil.copytree(tiny_bundle, root / "old")
+    lessons = {}
+    for name, better in (("instant", True), ("trained", False)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("comastre.learning.beginning.time_iterations", lambda *_: 2.0)
+            patch.setattr(
+                "comastre.learning.outcome.instant_is_better", lambda *_, better=better: (better, "it was asked")
+            )
+            lessons[name] = teach(root / "old", hearts, root / name)
+    return root, lessons
+
+
+def test_the_instant_model_comes_first_and_either_can_be_handed_over(both):
+    root, lessons = both
+    for name, method in (("instant", "comastre-exact"), ("trained", "comastre")):
+        learned, said = lessons[name]
+        assert said.index("instant  ") < said.index("to use meanwhile") < said.index("training  ")
+        assert "handed over " in said and f"the {name} model" in said and "it was asked" in " ".join(said.split())
+        assert (learned.chosen, learned.why) == (name, "it was asked")
+        assert learned.classes.names == ("disk", "star", "ring", "heart")
+        assert store.load(root / name).description.method == method
+        work = directory.training_folder(root / name)
+        outcome = json.loads((work / "outcome.json").read_text())
+        assert outcome["chosen"] == name and outcome["scores"] == learned.scores
+        assert not directory.instant_folder(work).exists()
+        assert "it was asked" in render(learned)
+
+
+def test_a_finished_lesson_tells_its_choice_again(both, hearts, monkeypatch):
+    root, lessons = both
+    monkeypatch.setattr("comastre.learning.learn.run", None)
+    again, said = teach(root / "old", hearts, root / "instant")
+    assert again.scores == lessons["instant"][0].scores and again.chosen == "instant" and "handed over " in said
+
+
+def test_the_model_before_an_instant_lesson_comes_back_bit_for_bit(both, tmp_path):
+    root, _ = both
+    shutil.copytree(root / "instant", tmp_path / "new")  # the old one is not beside it
+    assert dispatch(["undo", str(tmp_path / "new")]) == 0
+    assert history.digest(tmp_path / "new") == history.digest(root / "old")
+
+
+def test_an_instant_lesson_that_goes_on_is_trained_from_the_model_before(both, hearts, tmp_path):
+    root, _ = both
+    learned, said = teach(root / "instant", hearts, tmp_path / "longer", continued=True, parent=root / "old")
+    assert "1 iterations of 2 images" in said and "to use meanwhile" in said
+    assert learned.classes.names == ("disk", "star", "ring", "heart") and learned.classes.tasks == (2, 1, 1)
+    assert learned.classes.lineage[-1].parent == history.digest(root / "instant")
+    alone, said = teach(root / "trained", hearts, tmp_path / "more", continued=True, parent=root / "old")
+    assert "to use meanwhile" not in said and alone.chosen == ""
+
+
+def test_killed_anywhere_it_ends_with_the_same_model(both, hearts, tmp_path, monkeypatch):
+    root, lessons = both
+    monkeypatch.setattr("comastre.learning.outcome.instant_is_better", lambda *_: (True, "it was asked"))
+    for moment in ("instant.measure", "learn.run", "outcome.measure", "outcome.instant.take_pictures"):
+        out = tmp_path / moment
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(f"comastre.learning.{moment}", interrupt)
+            teach(root / "old", hearts, out)
+        assert not out.exists()
+        again, _ = teach(root / "old", hearts, out)
+        assert (again.scores, again.chosen) == (lessons["instant"][0].scores, "instant")
+        assert (out / "model.safetensors").read_bytes() == (root / "instant" / "model.safetensors").read_bytes()
+
+
+def interrupt(*_args, **_options):
+    raise KeyboardInterrupt
+
+
+def test_little_time_is_left_for_the_training(tiny_bundle, hearts, tmp_path, monkeypatch):
+    monkeypatch.setattr("comastre.learning.beginning.MOST_OF_TIME", 0.0)
+    learned, said = teach(tiny_bundle, hearts, tmp_path / "new", iterations=None, minutes=0.001)
+    assert "instant       left out" in said and learned.chosen == ""
+
+
+# --- one look alone --------------------------------------------------------------------------------------------------
+
+
+def test_one_look_alone_changes_no_old_score(hearts, tmp_path, capsys, pytestconfig, monkeypatch):
+    """A trained model that kept no statistics; what is printed was measured."""
+    model = pytestconfig.rootpath / "tests/fixtures/six_shapes"
+    val = small.write_folder(tmp_path / "val", small.samples_with(("heart",), 12, "val"), ("heart",))
+    given = ["learn", model, "--data", hearts, "--val", val, "--guarantee", "exact", "--out", tmp_path / "new"]
+    code = dispatch([str(word) for word in given])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "training none: one look at each of 8 images" in said and code in (0, 3)
+    assert "the largest change of any old score on 8 images is 0: masks, objectness and classes of every" in said
+    (folder,) = (each for each in tmp_path.iterdir() if each.name in ("new", "new-refused"))
+    before, after = load_file(model / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    old, new = comastre.load(model).segmenter, comastre.load(folder).segmenter
+    images = torch.rand(2, 3, 64, 96, generator=torch.manual_seed(0))
+    assert all(torch.equal(new.scores(images)[name], tensor) for name, tensor in old.scores(images).items())
+
+
+def test_a_guarantee_that_does_not_hold_hands_nothing_over(tiny_bundle, hearts, tmp_path, monkeypatch):
+    monkeypatch.setattr("comastre.learning.outcome.largest_change", lambda *_: 0.25)
+    with pytest.raises(UserError, match=r"the guarantee does not hold: an old score changed by 0\.25"):
+        teach(tiny_bundle, hearts, tmp_path / "new", iterations=None, guarantee="exact")
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new-refused").exists()
+
+
+def test_the_largest_change_is_that_of_the_score_that_moved_most():
+    class Says:
+        def __init__(self, **scores):
+            self.found = {name: torch.tensor(value) for name, value in scores.items()}
+
+        def scores(self, image, padding):
+            return {name: tensor + float(image) for name, tensor in self.found.items()}
+
+    class Comparison:
+        def shown_to(self, sight):
+            return [(sight, None)]
+
+    inf = float("inf")
+    old = Says(objectness=[[1.0, 2.0]], classes=[[[1.0, -inf], [3.0, 4.0]]])
+    same = Says(
+        objectness=[[1.0, 2.0, 9.0]], classes=[[[1.0, -inf, 7.0], [3.0, 4.0, 8.0], [0.0, 0.0, 0.0]]], more=[0.0]
+    )
+    moved = Says(objectness=[[1.0, 2.0]], classes=[[[1.0, -inf], [3.5, 4.0]]])
+    unknown = Says(objectness=[[1.0, 2.0]], classes=[[[1.0, 0.0], [3.0, 4.0]]])
+    looks = [0.0, 1.0]
+    assert _largest_change(Comparison(), looks, old, same) == 0.0
+    assert _largest_change(Comparison(), looks, old, moved) == 0.5
+    assert _largest_change(Comparison(), looks, old, unknown) == inf
+    with pytest.raises(UserError, match="do not say the same things"):
+        _largest_change(Comparison(), looks, old, Says(objectness=[[1.0, 2.0]]))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"instant": True}, "--iterations says how long to train, but comastre-exact looks once"),
+        ({"instant": True, "iterations": None, "minutes": 3.0}, "--minutes says how long to train"),
+        ({"instant": True, "settings": {"method": "finetune"}}, "--instant chooses the method itself"),
+        ({"guarantee": "exact", "settings": {"method": "finetune"}}, "--guarantee exact chooses the method itself"),
+        ({"guarantee": "almost"}, "there is one only: exact"),
+        ({"guarantee": "exact", "instant": False}, "leave --no-instant away"),
+    ],
+)
+def test_what_contradicts_one_look_is_refused(tiny_bundle, hearts, tmp_path, options, said):
+    with pytest.raises(UserError, match=said):
+        teach(tiny_bundle, hearts, tmp_path / "new", **options)
+    assert not (tmp_path / "new.training").exists()
+
+
+def test_one_look_is_for_models_that_can_be_taught_so(tiny_bundle, hearts, tmp_path):
+    options = {"instant": True, "iterations": None}
+    with pytest.raises(UserError, match="--instant is for models of the method comastre and not for a new model"):
+        teach("new:tiny", hearts, tmp_path / "new", **options)
+    stars = small.write_folder(tmp_path / "stars", small.samples_with(("star",), 6), ("star",))
+    with pytest.raises(UserError, match="one look practises nothing"):
+        teach(tiny_bundle, stars, tmp_path / "new", **options)
+    bundle = store.load(tiny_bundle)
+    tuned = store.save(
+        store.Bundle(bundle.model, bundle.classes, replace(bundle.description, method="finetune")), tmp_path / "tuned"
+    )
+    with pytest.raises(UserError, match="not for a model of the method finetune"):
+        teach(tuned, hearts, tmp_path / "new", **options)
