@@ -177,14 +177,16 @@ def _folder_source(path: Path) -> DataSource:
     from comastre.data.sets.coco_json import has_annotations
     from comastre.data.sets.colour_table import find_table
     from comastre.data.sets.cvat import find_export
+    from comastre.data.sets.yolo import find_description
 
     listed = any((path / name).exists() for name in ("classes.txt", "classes.json", "class_names.txt"))
     if (path / "JPEGImages").is_dir() and (listed or find_table(path) is not None):
         return DataSource("voc_pairs", path)
+    described = find_description(path)
+    if described is not None and not (listed and described.name in _YOLO_FILES):
+        return DataSource("yolo", path)
     if listed or (find_table(path) is not None and any((path / name).is_dir() for name in ("masks", "train/masks"))):
         return DataSource("folder", path)
-    if any((path / name).is_file() for name in _YOLO_FILES):
-        return DataSource("yolo", path)
     if has_annotations(path):
         return DataSource("coco_json", path)
     if find_export(path) is not None:

@@ -5,7 +5,8 @@ the usual places that exists: annotations/instances_train*.json, annotations/tra
 train/_annotations.coco.json (and val or valid). Where there is no validation file, a fixed share of the images
 (`data.held_out`) is held out. Images are looked for beside the JSON file and in the usual folders.
 
-Objects are drawn from the largest to the smallest, so that small ones stay visible; crowds are ignored pixels.
+Objects are drawn from the largest to the smallest, so that small ones stay visible; crowds are ignored pixels, but not
+masks of CVAT's export, which calls them so.
 A polygon of fewer than three points has no area and is left out.
 """
 
@@ -102,6 +103,9 @@ def instance_dataset(
     """The images of one annotation file; with `held_out` only those of the split."""
     content = read_json(annotations, "images", "annotations", "categories")
     categories = removal.apply(read_categories(annotations, content), annotations)
+    for entry in content["annotations"]:
+        if isinstance(entry.get("attributes"), dict) and not entry["attributes"].get("is_crowd"):
+            entry["iscrowd"] = 0  # CVAT calls every mask a crowd that is no polygon, and writes attributes, too
     grouped = group_by_image(annotations, content, _FIELDS)
     entries = [(entry["id"], file_of(annotations, entry)) for entry in content["images"]]
     if held_out is not None:
@@ -140,7 +144,9 @@ def _file(root: Path, split: Literal["train", "val"], given: str | None) -> Path
         usual = [*sorted((root / "annotations").glob(f"instances_{name}*.json")), root / "annotations" / f"{name}.json"]
         usual += [root / f"{name}.json", root / name / "_annotations.coco.json"]
         usual += (
-            [root / "annotations" / "instances_default.json", root / "annotations.json"] if split == "train" else []
+            [root / "annotations" / "instances_default.json", root / "annotations.json", root / "result.json"]
+            if split == "train"
+            else []
         )
         found = next((path for path in usual if path.is_file()), None)
         if found is not None:

@@ -3,7 +3,8 @@
 data.yaml has `names` (a list, or a mapping from 0, 1, ...), `train` and, where there is one, `val`: folders of images
 or lists of them, relative to `path` or to the file itself. Labels are in labels/ where images are in images/. A line is
 a class and a polygon in shares of the image's width and height: `0 0.1 0.2 0.3 0.2 0.3 0.4`. An image without a text
-file shows nothing. Class 0 there is class 1 here.
+file shows nothing. Class 0 there is class 1 here. Label Studio writes classes.txt, images/ and labels/, and no
+data.yaml.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from comastre.paths import user_path
 from comastre.text import brief
 
 FILES = ("data.yaml", "data.yml")
+LIST = "classes.txt"
 _VAL = ("val", "valid", "validation")
 
 
@@ -64,7 +66,10 @@ def has_validation(config: DataConfig) -> bool:
 
 def find_description(root: Path) -> Path | None:
     """The file that describes a dataset of this format, where the folder has one."""
-    return next((root / name for name in FILES if (root / name).is_file()), None)
+    named = next((root / name for name in FILES if (root / name).is_file()), None)
+    if named is None and (root / LIST).is_file() and any((root / "labels").rglob("*.txt")):
+        return root / LIST
+    return named
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ def _description(root: Path) -> tuple[Path, Mapping[str, Any]]:
     file = find_description(root)
     if file is None:
         raise UserError(f"{root} has no data.yaml with the names of the classes: add it.")
+    if file.name == LIST:
+        return file, {"names": list(read_names(file)), "train": "images"}
     try:
         content = parse_yaml(text_of(file))
     except (OSError, Unreadable) as error:
