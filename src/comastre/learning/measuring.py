@@ -77,5 +77,5 @@ def _largest_change(comparison: Comparison, sights: Sequence[Sight], old: Any, n
                 kept = kept[..., : tensor.shape[2]] if tensor.dim() == 3 else kept
                 # Of minus infinity, a class that nobody has seen, the difference would be no number.
                 differs = torch.where(kept == tensor, 0.0, (kept.double() - tensor.double()).abs())
-                largest = max(largest, float(differs.nan_to_num(nan=torch.inf).max()))
+                largest = max(largest, float(differs.nan_to_num(nan=torch.inf, posinf=torch.inf).max()))
     return largest
