@@ -118,7 +118,10 @@ def learn(
     first = instant_of(starting, plan, settings) if instant is None else None
     if learns_at_once(config, plan.amounts) and (minutes is not None or iterations is not None):
         given = "--minutes" if minutes is not None else "--iterations"
-        raise UserError(f"{given} says how long to train, but {config.method} looks once at each image: leave it away")
+        trained = "" if instant or guarantee else "; --continue trains the last lesson of a model that was taught so"
+        raise UserError(
+            f"{given} says how long to train, but {config.method} looks once at each image: leave it away{trained}"
+        )
     say(messages.understood(plan, starting.title))
     for line in messages.warnings(plan, config):
         say(line)
