@@ -1,6 +1,6 @@
 """Which of two models of a lesson is handed over: the one that looked once, or the one that was trained.
 
-The rule: docs/specification.md, Seconds first.
+The rule: docs/specification.md, The gate of a lesson (Seconds first).
 """
 
 from __future__ import annotations
