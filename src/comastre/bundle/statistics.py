@@ -21,9 +21,9 @@ STATISTICS = "statistics.safetensors"
 
 
 def write_statistics(model: Any, folder: Path) -> None:
-    """Write those of the model, if it has any."""
+    """Write those of the model, if it has any; not those of before it grew."""
     kept = getattr(model, "statistics", None)
-    if isinstance(kept, KeptStatistics):
+    if isinstance(kept, KeptStatistics) and len(kept.counts) == 1 + sum(model.tasks):
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in kept.tensors().items()}
         write_whole(folder / STATISTICS, written(tensors))
 

@@ -12,11 +12,14 @@ import torch
 
 import comastre
 from comastre.bundle import store
+from comastre.bundle.statistics import write_statistics
 from comastre.config.settings import load_config
 from comastre.errors import UserError
 from comastre.evaluation.results import Results
+from comastre.methods.build import build_method
 from comastre.methods.exact.method import ExactMethod
 from comastre.methods.exact.model import ExactSegmenter
+from comastre.stream.scenario import Task
 from comastre.training.run import run
 
 sys.path.append(str(Path(__file__).parents[2] / "learning"))
@@ -149,6 +152,15 @@ def test_a_run_of_comastre_keeps_statistics_and_gives_them_back(
     taken = store.load(exact[0] / "steps/01").model.discriminant
     torch.testing.assert_close(taken.means[:7], first.statistics.means)
     assert torch.equal(taken.counts[:7], first.statistics.counts)
+    # What has grown since they were gathered has none.
+    bundle = store.load(base / "steps/00")
+    method = build_method("finetune", bundle.description.setup)
+    grown = method.begin(Task(1, (7,), (1, 2, 3, 4, 5, 6), (), ()), bundle.model)
+    assert grown.statistics is not None
+    write_statistics(grown, tmp_path)
+    assert not list(tmp_path.iterdir())
+    method.gather(grown, lambda: iter(()))
+    assert grown.statistics is None and not [name for name in method.state() if "statistics" in name]
     broken = shutil.copytree(base / "steps/00", tmp_path / "broken")
     content = bytearray((broken / "statistics.safetensors").read_bytes())
     content[-1] ^= 1

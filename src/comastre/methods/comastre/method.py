@@ -135,6 +135,7 @@ class TwoStageMethod(Method):
         """
         assert isinstance(model, Segmenter) and self.task is not None
         if not self.keeps_statistics:
+            model.statistics = self.kept = None  # of the model before, which had fewer classes
             return
         if self.kept is None or self.task.step == 0:
             model.statistics = KeptStatistics.of(look(model, images, by_itself=self.task.step > 0))
