@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -60,8 +61,24 @@ def test_log_odds_are_those_of_normal_distributions_with_one_covariance() -> Non
         [torch.distributions.MultivariateNormal(mean, shrunk).log_prob(features.double()) for mean in sums.means],
         dim=1,
     )
+    # Each mean of n masks is too far out by D / n; half of it is made up for.
+    densities = densities + 0.25 * WIDTH / sums.counts
     odds = discriminant(features).double()
     torch.testing.assert_close(odds - odds[:, :1], densities - densities[:, :1], rtol=1e-3, atol=1e-2)
+
+
+def test_a_class_of_few_masks_is_as_likely_as_one_of_many() -> None:
+    """Two classes in the same place, whose features do not depend on each other: neither gets more of new objects."""
+    generator = torch.Generator().manual_seed(0)
+    width, found = 100, []
+    for _ in range(30):
+        few, many, new = (torch.randn(number, width, generator=generator) for number in (4, 2000, 40))
+        discriminant = Discriminant(width, 2)
+        discriminant.counts[1:] = torch.tensor([4.0, 2000.0])
+        discriminant.means[1:] = torch.stack([few.mean(0), many.mean(0)])
+        found.append(discriminant(new)[:, 1] - discriminant(new)[:, 2])
+    # Of the 12.5 that it would be too unlikely, on average, half is left.
+    assert torch.cat(found).mean() == pytest.approx(-width / 16, abs=1.0)
 
 
 def test_a_class_of_which_nothing_was_seen_is_never_found() -> None:
