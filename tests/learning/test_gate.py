@@ -199,7 +199,7 @@ def test_the_gate_lets_a_lesson_of_ours_pass(data, tmp_path, capsys, pytestconfi
     assert dispatch(command(data, out, "--iterations", "100")) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert " learned heart: IoU" in said and " lost most " in said and "at least the 60 % that are asked" in said
-    assert " done the new model is in " in said
+    assert " done the new model is in " in said and " handed over the " in said and " + kept " in said
     assert store.load(out).classes.lineage[-1].status == "passed"
 
 
