@@ -181,6 +181,9 @@ def test_one_look_alone_changes_no_old_score(hearts, tmp_path, capsys, pytestcon
 
 
 def test_a_guarantee_that_does_not_hold_hands_nothing_over(tiny_bundle, hearts, tmp_path, monkeypatch):
+    teach(tiny_bundle, hearts, tmp_path / "look", iterations=None, instant=True)
+    with pytest.raises(UserError, match="exists already"):  # nothing was measured there
+        teach(tiny_bundle, hearts, tmp_path / "look", iterations=None, guarantee="exact")
     monkeypatch.setattr("comastre.learning.outcome.largest_change", lambda *_: 0.25)
     with pytest.raises(UserError, match=r"the guarantee does not hold: an old score changed by 0\.25"):
         teach(tiny_bundle, hearts, tmp_path / "new", iterations=None, guarantee="exact")

@@ -85,7 +85,7 @@ def begin(
         config = with_pace(config, seconds)
         say(f"training      {messages.schedule(config, amounts, seconds, wanted, str(device), times, passed)}")
     else:
-        say(f"training      none: one look at each of {amounts.images} images on {device}")
+        say(f"training      none: one look at each of {amounts.images} images on {device}, as {config.method} teaches")
     decided = {"request": request, "seconds": seconds, "times": asdict(times), "old_before": old_before}
     directory.set_up(work, config, starting, lesson, before, decided)
 

@@ -133,6 +133,8 @@ def learn(
     request = request_of(starting, plan, minutes, iterations, settings)
     if instant is False:
         request["--no-instant"] = True
+    if guarantee is not None:
+        request["--guarantee"] = guarantee  # measured at the end, so not there where nobody asked for it
     build_fabric(config.training)  # a device that is not there is refused before anything is written
     if fresh:
         directory.put_aside(work)
