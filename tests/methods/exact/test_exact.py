@@ -158,6 +158,27 @@ def test_old_words_are_the_same_to_the_bit_after_ten_steps(
     assert renamed > 0 and kept > 0, "all proposals became new, or none did"
 
 
+def test_what_looks_like_a_class_without_statistics_keeps_its_name(stream: Stream, first: ExactSegmenter) -> None:
+    """Where every other confident proposal becomes new: nobody could tell the two classes apart."""
+    model = stream.later(stream.scenario.tasks[1], copy.deepcopy(first))
+    everything = {"inference": model.config.inference.model_copy(update={"margin": -1e6})}
+    model.config = model.config.model_copy(update=everything)
+    images = torch.randint(0, 256, (4, 3, 64, 64), generator=torch.manual_seed(0), dtype=torch.uint8)
+    with torch.no_grad():
+        stage_one = model.propose(images, every_layer=False)
+        all_new = name_proposals(model, stage_one)
+        confident = all_new.objectness > model.config.inference.alpha
+        assert (all_new.class_index[confident] >= 6).all() and confident.any()
+        taken_for = all_new.class_scores[..., :6].argmax(dim=-1)
+        unknown = int(taken_for[confident].mode().values)
+        model.discriminant.counts[1 + unknown] = 0
+        named = name_proposals(model, stage_one)
+    like_it = confident & (taken_for == unknown)
+    assert like_it.any() and (named.class_index[like_it] == unknown).all()
+    assert not named.class_scores[like_it][:, 6:].any()
+    assert torch.equal(named.class_index[confident & ~like_it], all_new.class_index[confident & ~like_it])
+
+
 def test_no_tensor_of_the_old_model_moves(stream: Stream, first: ExactSegmenter) -> None:
     model = copy.deepcopy(first)
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}

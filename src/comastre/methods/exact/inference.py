@@ -79,7 +79,9 @@ def name_proposals(model: ExactSegmenter, stage_one: StageOne) -> Named:
     if not model.later_tasks:
         return Named(mask_logits, objectness, trained, class_index, objectness * probability)
     found = ask_statistics(model, pixels, proposals)
-    confident = objectness > model.config.inference.alpha
+    # With an old class of which nothing is known no new one can be compared: what is taken for it keeps its name.
+    comparable = model.discriminant.known[class_index]
+    confident = (objectness > model.config.inference.alpha) & comparable
     is_new, shares = found.is_new & confident, found.shares * confident[..., None]
     share, place = shares.max(dim=-1)
     named = Named(

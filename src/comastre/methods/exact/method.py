@@ -166,7 +166,7 @@ def _gathered_by_itself(model: ExactSegmenter) -> str:
     )
     if seen == old:
         return text
-    return f"{text}, and objects of the other {old - seen} are more easily taken for new ones"
+    return f"{text}; what it takes for one of the other {old - seen} keeps that name, also where it is new"
 
 
 def exact(setup: Setup) -> ExactMethod:
