@@ -34,7 +34,16 @@ from comastre.studies.plan import plan
 
 ROOT = Path(__file__).parents[1]
 NAMES = tuple(datasets())
-GUIDES = ("my-own-data", "reproduce-the-paper", "compare", "scaling", "how-it-works", "add-a-method", "add-a-dataset")
+GUIDES = (
+    "my-own-data",
+    "few-images",
+    "reproduce-the-paper",
+    "compare",
+    "scaling",
+    "how-it-works",
+    "add-a-method",
+    "add-a-dataset",
+)
 PAGES = (*GUIDES, "specification", "experiments")
 
 

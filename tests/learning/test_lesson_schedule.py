@@ -1,8 +1,11 @@
 """How long and how to train: from the data's size and from what the model was trained with."""
 
+from pathlib import Path
+
 import pytest
 
 from comastre.config.settings import load_config
+from comastre.learning.images import hold_out, to_train_on
 from comastre.learning.schedule import (
     Amounts,
     choose,
@@ -173,3 +176,26 @@ def test_log_lines_and_checkpoints_come_at_a_users_pace():
     assert (quick.log_every, quick.checkpoint_every) == (100, 600)
     slow = with_pace(choose(TINY, amounts(), FOLDER, {}), 90.0).training
     assert (slow.log_every, slow.checkpoint_every) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "batch", "alone", "with_others"),
+    [(5, 1, 4, 150, 200), (10, 2, 8, 150, 200), (20, 3, 16, 160, 320), (40, 6, 16, 319, 638), (80, 12, 16, 600, 1200)],
+)
+def test_a_few_images_are_taught_as_the_guide_says(count, held, batch, alone, with_others):
+    """docs/few-images.md has this table, of a tiny model; four others for each image take at most twice as long."""
+    shown = [{1}] * count
+    for others, iterations in ((0, alone), (4 * count, with_others)):
+        presence = shown + [set()] * others
+        names = [f"{index}.png" for index in range(len(presence))]
+        away = hold_out(names, presence, [1])
+        assert sum(index < count for index in away) == held
+        images = to_train_on(names, presence, away)
+        few = amounts(len(images), empty=sum(index >= count for index in images))
+        config = choose(trained(load_config("demo")), few, FOLDER, {})
+        assert total_iterations(config, few) == iterations
+        assert config.training.batch_size == (batch if not others else 16)
+        assert config.data.colour_jitter and config.data.scale == (0.8, 1.8)
+        assert config.data.later_beside == (0.0 if others else 0.5)
+    row = f"| {count} | {held} | {count - held} | {batch} | {alone} | {with_others:,} |"
+    assert row in (Path(__file__).parents[2] / "docs" / "few-images.md").read_text()
