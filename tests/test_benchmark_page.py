@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from comastre.studies.found import read_found
-from tests.studies.made_studies import made_study
+from studies.made_studies import made_study
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -43,9 +43,17 @@ def test_a_table_is_filled_from_its_study_and_the_rest_of_the_page_stays(tables:
     study = made_study({"ours": [50.0, 52.0], "theirs": [40.0, 41.0]}, environment={"device": "a laptop"})
     (tmp_path / "some").mkdir()
     study.write(tmp_path / "some" / "study.json")
-    page = "before\n\n" + "\n\n".join(f"<!-- some: {part} -->\nformer\n<!-- end -->" for part in tables.PARTS) + "\n\nafter"
+    page = (
+        "before\n\n"
+        + "\n\n".join(f"<!-- some: {part} -->\nformer\n<!-- end -->" for part in tables.PARTS)
+        + "\n\nafter"
+    )
     filled = tables.filled(page, tmp_path)
-    assert filled.startswith("before\n\n<!-- some: scores -->\n") and filled.endswith("\n\nafter") and "former" not in filled
+    assert (
+        filled.startswith("before\n\n<!-- some: scores -->\n")
+        and filled.endswith("\n\nafter")
+        and "former" not in filled
+    )
     assert "| ours | **61.0 ± 1.4** |" in filled
     assert "ours is first on all" in filled
     assert "4 runs, 0.1 hours by their own clocks" in filled and "device a laptop" in filled

@@ -39,6 +39,7 @@ GUIDES = (
     "few-images",
     "reproduce-the-paper",
     "compare",
+    "benchmark",
     "scaling",
     "how-it-works",
     "add-a-method",
@@ -106,7 +107,8 @@ def test_every_command_is_one_that_the_program_takes(
         if verb == "compare" and not source.startswith("studies/"):  # every row of the study is valid
             names = ("methods", "rows", "settings", "seeds", "orders", "scale")
             given = [arguments.get(name, "" if name in names[:3] else None) for name in names]
-            assert plan(compare_command._study(source, *given), arguments["overrides"]).runs
+            place = str(ROOT / source) if source.startswith("docs/") else source
+            assert plan(compare_command._study(place, *given), arguments["overrides"]).runs
         if verb == "check" and source not in NAMES and not source.startswith(NAMES) and "-" in source:
             assert source == "my-data" or isinstance(load_config(source, arguments["overrides"]), RunConfig)
         if verb == "evaluate" and ":" in arguments["data"]:

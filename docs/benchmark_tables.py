@@ -1,0 +1,102 @@
+"""Writes the tables of benchmark.md again from the studies in docs/studies: `python docs/benchmark_tables.py`.
+
+A table stands between `<!-- STUDY: PART -->` and `<!-- end -->`, where STUDY is a folder of docs/studies and PART one
+of the names in `PARTS`. The folder holds the `study.json` that `comastre compare` wrote; what a study says is computed
+from it, so that no number in the page was typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from comastre.files import write_whole
+from comastre.report.study_tables import as_markdown, differences_markdown, study_tables
+from comastre.report.study_words import agreement_words, difference_words, missing_words
+from comastre.studies.found import StudyFound, read_found
+
+DOCS = Path(__file__).parent
+MACHINE = ("device", "cores", "torch", "comastre")
+BLOCK = re.compile(r"<!-- (?P<study>[\w-]+): (?P<part>\w+) -->\n(?P<body>.*?)<!-- end -->", flags=re.DOTALL)
+
+
+def table(name: str) -> Callable[[StudyFound], str]:
+    """A part that is one of the study's tables."""
+
+    def part(study: StudyFound) -> str:
+        found = {each.name: each for each in study_tables(study, study.convention)}
+        return as_markdown(found[name])
+
+    return part
+
+
+def words(study: StudyFound) -> str:
+    """Who is first and by how much, and which of the paper's orders hold."""
+    lines = []
+    for setting in study.settings:
+        sentences = [
+            *difference_words(study, setting, study.convention),
+            *agreement_words(study, setting, study.convention),
+            *missing_words(study, setting),
+        ]
+        lines.append("- " + " ".join(sentences))
+    return "\n".join(lines) + "\n"
+
+
+def where_the_masks_went(study: StudyFound) -> str:
+    """Of the true masks, summed over a row's runs: how many were right, and what became of the others."""
+    parts = []
+    for setting in study.settings:
+        lines = [
+            f"| {setting.label} | base: right | wrong class | below alpha | not proposed "
+            "| later: right | wrong class | below alpha | not proposed |",
+            "|---|" + "---:|" * 8,
+        ]
+        for row in study.rows:
+            last = [run.steps[-1].errors for run in study.of(row.name, setting.label)]
+            if not last or not all(last):
+                continue  # no proposals to ask
+            cells = []
+            for part in ("base", "later"):
+                counts = [sum(errors[part][kind] for errors in last) for kind in range(4)]
+                cells += [f"{100 * count / max(sum(counts), 1):.0f} %" for count in counts]
+            lines.append(f"| {row.name} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def cost(study: StudyFound) -> str:
+    """The machine, and how long the runs trained by their own clocks."""
+    done = [run for run in study.runs if run.finished]
+    hours = sum(run.seconds for run in done) / 3600
+    machine = "; ".join(f"{name} {value}" for name, value in study.environment.items() if name in MACHINE)
+    return (
+        f"{len(done)} runs, {hours:.1f} hours by their own clocks (a first step counts in every run that begins with "
+        f"it). {machine}.\n"
+    )
+
+
+PARTS: Mapping[str, Callable[[StudyFound], str]] = {
+    "scores": table("scores"),
+    "proposals": table("proposals"),
+    "differences": lambda study: differences_markdown(study, study.convention),
+    "words": words,
+    "masks": where_the_masks_went,
+    "cost": cost,
+}
+
+
+def filled(page: str, studies: Path) -> str:
+    """The page with every table as its study has it."""
+
+    def block(found: re.Match[str]) -> str:
+        study = read_found(studies / found["study"])
+        return f"<!-- {found['study']}: {found['part']} -->\n\n{PARTS[found['part']](study)}\n<!-- end -->"
+
+    return BLOCK.sub(block, page)
+
+
+if __name__ == "__main__":
+    path = DOCS / "benchmark.md"
+    write_whole(path, filled(path.read_text(encoding="utf-8"), DOCS / "studies").encode())
