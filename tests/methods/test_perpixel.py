@@ -123,7 +123,7 @@ def test_random_biases_as_the_public_code_has_them():
 
 
 def test_plop_finds_each_classs_median_uncertainty():
-    method = a_method("plop")
+    method = a_method("plop", threshold_floor=0.001)
     model = method.begin(SECOND, first_step(method))
     batches = [a_batch(0, 3, IGNORE, seed=seed) for seed in range(3)]
     method.before_training(model, lambda: iter(batches))
@@ -142,6 +142,9 @@ def test_plop_finds_each_classs_median_uncertainty():
     again = a_method("plop")
     again.restore(SECOND, model, state)
     assert torch.equal(again.thresholds, method.thresholds)
+    everything = a_method("plop", threshold_floor=1.0)
+    everything.before_training(everything.begin(SECOND, first_step(everything)), lambda: iter(batches))
+    assert torch.equal(everything.thresholds, torch.ones(3))
 
 
 def test_sdr_prototypes_are_means_over_all_features_ever_seen():
