@@ -12,6 +12,7 @@ from comastre.studies.found import StudyFound, read_found
 STUDY = Path(__file__).parents[2] / "docs" / "studies" / "shapes"
 FAMILIES = {
     ("DeepLabv3 fine-tuning", "DeepLabv3 joint"): ("MiB", "SDR", "PLOP", "REMINDER", "RCIL"),
+    ("CoMasTRe fine-tuning", "CoMasTRe joint"): ("CoMasTRe", "CoMasTRe exact", "CoMasTRe exact with own queries"),
 }
 """By fine-tuning and joint training of the same network, the methods on it."""
 
