@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from comastre.files import write_whole
+from comastre.report.study_numbers import mask_totals
 from comastre.report.study_tables import as_markdown, differences_markdown, study_tables
-from comastre.report.study_words import agreement_words, difference_words, missing_words
+from comastre.report.study_words import all_words
 from comastre.studies.found import StudyFound, read_found
 
 DOCS = Path(__file__).parent
@@ -33,15 +34,7 @@ def table(name: str) -> Callable[[StudyFound], str]:
 
 def words(study: StudyFound) -> str:
     """Who is first and by how much, and which of the paper's orders hold."""
-    lines = []
-    for setting in study.settings:
-        sentences = [
-            *difference_words(study, setting, study.convention),
-            *agreement_words(study, setting, study.convention),
-            *missing_words(study, setting),
-        ]
-        lines.append("- " + " ".join(sentences))
-    return "\n".join(lines) + "\n"
+    return "".join(f"- {' '.join(all_words(study, setting, study.convention))}\n" for setting in study.settings)
 
 
 def where_the_masks_went(study: StudyFound) -> str:
@@ -54,13 +47,10 @@ def where_the_masks_went(study: StudyFound) -> str:
             "|---|" + "---:|" * 8,
         ]
         for row in study.rows:
-            last = [run.steps[-1].errors for run in study.of(row.name, setting.label)]
-            if not last or not all(last):
+            totals = [mask_totals(study, setting, row, part) for part in ("base", "later")]
+            if not any(map(sum, totals)):
                 continue  # no proposals to ask
-            cells = []
-            for part in ("base", "later"):
-                counts = [sum(errors[part][kind] for errors in last) for kind in range(4)]
-                cells += [f"{100 * count / max(sum(counts), 1):.0f} %" for count in counts]
+            cells = [f"{100 * count / max(sum(counts), 1):.0f} %" for counts in totals for count in counts]
             lines.append(f"| {row.name} | {' | '.join(cells)} |")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)

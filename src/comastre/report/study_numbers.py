@@ -10,7 +10,7 @@ from typing import Any
 from comastre.config.conventions import PAPER
 from comastre.report.paper import WITHOUT_BACKGROUND
 from comastre.report.paper import tables as paper_tables
-from comastre.studies.found import RowFound, RunFound, SettingFound, StudyFound
+from comastre.studies.found import ERRORS, RowFound, RunFound, SettingFound, StudyFound
 from comastre.studies.statistics import PairedDifference, Summary, paired, summary
 
 MIOU = ("base", "inc", "all", "avg")
@@ -124,6 +124,12 @@ def class_cells(study: StudyFound, setting: SettingFound) -> dict[str, dict[str,
         }
         found[name] = {row: Cell(each) for row, each in summaries.items()}
     return found
+
+
+def mask_totals(study: StudyFound, setting: SettingFound, row: RowFound, part: str) -> list[int]:
+    """What became of the true masks of `part` (base or later) after the last step, over all runs; zeros of no masks."""
+    found = [run.steps[-1].errors[part] for run in study.of(row.name, setting.label) if part in run.steps[-1].errors]
+    return [sum(each[kind] for each in found) for kind in range(len(ERRORS))]
 
 
 def metrics_of(study: StudyFound) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from comastre.report.study_numbers import (
     cells,
     class_cells,
     differences,
+    mask_totals,
     metrics_of,
     proposal_metrics,
     rivals_of,
@@ -109,10 +110,7 @@ def _errors(study: StudyFound, setting: SettingFound) -> list[dict[str, Any]]:
     for place, row in enumerate(study.rows):
         parts = []
         for part, label in (("base", "base classes"), ("later", "later classes")):
-            counts = [
-                run.steps[-1].errors[part] for run in study.of(row.name, setting.label) if part in run.steps[-1].errors
-            ]
-            totals = [sum(each[kind] for each in counts) for kind in range(len(ERRORS))]
+            totals = mask_totals(study, setting, row, part)
             if sum(totals):
                 parts.append({"label": label, "segments": _segments(totals)})
         if parts:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from comastre.report.study_numbers import TITLES, Cell, cells, metrics_of
-from comastre.report.study_words import agreement_words, difference_words, missing_words
+from comastre.report.study_words import all_words
 from comastre.studies.found import SettingFound, StudyFound
 from comastre.text import visible
 
@@ -24,12 +24,7 @@ def show_study(study: StudyFound, convention: str, console: Console | None = Non
     unicode = console.encoding.lower().startswith("utf")
     for setting in study.settings:
         console.print(_table(study, setting, convention, unicode))
-        words = [
-            *difference_words(study, setting, convention),
-            *agreement_words(study, setting, convention),
-            *missing_words(study, setting),
-        ]
-        for sentence in words:
+        for sentence in all_words(study, setting, convention):
             console.print(visible(sentence), highlight=False, markup=False, soft_wrap=True)
 
 

@@ -24,6 +24,15 @@ def headline_metric(study: StudyFound) -> str:
     return study.metric if study.metric in metrics_of(study) else "all"
 
 
+def all_words(study: StudyFound, setting: SettingFound, convention: str) -> list[str]:
+    """Everything that is said of a setting: differences, the paper's order, and what is missing."""
+    return [
+        *difference_words(study, setting, convention),
+        *agreement_words(study, setting, convention),
+        *missing_words(study, setting),
+    ]
+
+
 def difference_words(study: StudyFound, setting: SettingFound, convention: str) -> list[str]:
     """Which row is first, and which of the others are behind it by more than the spread."""
     metric = headline_metric(study)
