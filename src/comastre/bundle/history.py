@@ -20,17 +20,22 @@ def digest(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def parents_digest(folder: Path) -> str:
+    """The sha256 of the model before the last lesson."""
+    lineage = store.load(folder).classes.lineage
+    if not lineage or lineage[-1].parent is None:
+        raise UserError(
+            f"{folder} does not say which model it was before: it was trained from nothing, or by an earlier version"
+        )
+    return lineage[-1].parent
+
+
 def parent_of(folder: Path, named: Path | None = None, likely: Iterable[Path] = ()) -> Path:
     """The folder of the model before the last lesson: `named`, one of the `likely`, or one beside `folder`.
 
     Whatever it is called, its sha256 says that it is the one.
     """
-    lineage = store.load(folder).classes.lineage
-    wanted = lineage[-1].parent if lineage else None
-    if wanted is None:
-        raise UserError(
-            f"{folder} does not say which model it was before: it was trained from nothing, or by an earlier version"
-        )
+    wanted = parents_digest(folder)
     if named is not None:
         if not _is_bundle(named) or digest(named) != wanted:
             raise UserError(f"--parent {named} is not the model before the last lesson of {folder}: give another one")

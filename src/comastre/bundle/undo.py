@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from comastre.bundle import difference, history, store
+from comastre.bundle import difference, history
 from comastre.bundle.hub import locate
 from comastre.errors import UserError
 from comastre.files import copy_files, flush
@@ -19,7 +19,7 @@ def undo(model: str | Path, out: Path | None = None, parent: str | Path | None =
     it, else from the folder of its parent: `parent`, or one beside it with its sha256.
     """
     folder = locate(model)
-    wanted = _wanted(folder)
+    wanted = history.parents_digest(folder)
     target = folder if out is None else user_path(out, "--out")
     if out is not None and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--out {target} exists already and is never overwritten: name a new folder")
@@ -48,15 +48,6 @@ def undo(model: str | Path, out: Path | None = None, parent: str | Path | None =
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return target, newer
-
-
-def _wanted(folder: Path) -> str:
-    lineage = store.load(folder).classes.lineage
-    if not lineage or lineage[-1].parent is None:
-        raise UserError(
-            f"{folder} does not say which model it was before: it was trained from nothing, or by an earlier version"
-        )
-    return lineage[-1].parent
 
 
 def _free(folder: Path) -> Path:
