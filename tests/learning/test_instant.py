@@ -198,10 +198,6 @@ def test_the_largest_change_is_that_of_the_score_that_moved_most():
         def scores(self, image, padding):
             return {name: tensor + float(image) for name, tensor in self.found.items()}
 
-    class Comparison:
-        def shown_to(self, sight):
-            return [(sight, None)]
-
     inf = float("inf")
     old = Says(objectness=[[1.0, 2.0]], classes=[[[1.0, -inf], [3.0, 4.0]]])
     same = Says(
@@ -209,12 +205,12 @@ def test_the_largest_change_is_that_of_the_score_that_moved_most():
     )
     moved = Says(objectness=[[1.0, 2.0]], classes=[[[1.0, -inf], [3.5, 4.0]]])
     unknown = Says(objectness=[[1.0, 2.0]], classes=[[[1.0, 0.0], [3.0, 4.0]]])
-    looks = [0.0, 1.0]
-    assert _largest_change(Comparison(), looks, old, same) == 0.0
-    assert _largest_change(Comparison(), looks, old, moved) == 0.5
-    assert _largest_change(Comparison(), looks, old, unknown) == inf
+    looks = [(0.0, None), (1.0, None)]
+    assert _largest_change(looks, old, same) == 0.0
+    assert _largest_change(looks, old, moved) == 0.5
+    assert _largest_change(looks, old, unknown) == inf
     with pytest.raises(UserError, match="do not say the same things"):
-        _largest_change(Comparison(), looks, old, Says(objectness=[[1.0, 2.0]]))
+        _largest_change(looks, old, Says(objectness=[[1.0, 2.0]]))
 
 
 @pytest.mark.parametrize(

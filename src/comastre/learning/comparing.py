@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,15 +142,15 @@ class Comparison:
         labels = sample.semantic
         return sample.image, (labels <= len(self.lesson.roles.old)) & (labels != IGNORE), labels
 
-    def shown_to(self, sight: Sight) -> list[tuple[Tensor, Tensor | None]]:
-        """An image (1, 3, h, w) and its padding as a model is shown it, at each size of the view."""
-        image, _, _ = self._read(self._dataset(), sight)
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        view = self.config.view.at(self.config.data.crop)
-        looks = [shown([pixels], [size]) for size in view.seen_sizes(pixels.shape[-2], pixels.shape[-1])]
-        return [
-            (each.to(self.device), padding if padding is None else padding.to(self.device)) for each, padding in looks
-        ]
+    def shown_to_models(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Every image that was seen, (1, 3, h, w), and its padding as a model is shown it, at each size of the view."""
+        dataset, view = self._dataset(), self.config.view.at(self.config.data.crop)
+        for sight in seen(self.work):
+            image, _, _ = self._read(dataset, sight)
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            for size in view.seen_sizes(pixels.shape[-2], pixels.shape[-1]):
+                each, padding = shown([pixels], [size])
+                yield each.to(self.device), padding if padding is None else padding.to(self.device)
 
     def _labels(self, model: Any, image: np.ndarray) -> np.ndarray:
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)

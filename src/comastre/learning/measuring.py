@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
 from comastre.evaluation.results import StepResult
-from comastre.learning.comparing import Comparison, Sight, seen
+from comastre.learning.comparing import Comparison
 from comastre.learning.learned import Outcome
 from comastre.learning.plan import Plan
 from comastre.learning.scoring import score_old, shown_by_old_data
@@ -62,20 +63,19 @@ def largest_change(work: Path, plan: Plan, config: RunConfig, old: Any, new: Any
     """The largest difference between what two models say of any proposal in the images at hand, by old classes."""
     device = build_fabric(config.training).device
     comparison = Comparison(work, plan.lesson, config, device)
-    return _largest_change(comparison, seen(work), old.to(device).eval(), new.to(device).eval())
+    return _largest_change(comparison.shown_to_models(), old.to(device).eval(), new.to(device).eval())
 
 
-def _largest_change(comparison: Comparison, sights: Sequence[Sight], old: Any, new: Any) -> float:
+def _largest_change(images: Iterable[tuple[Tensor, Tensor | None]], old: Any, new: Any) -> float:
     largest = 0.0
-    for sight in sights:
-        for image, padding in comparison.shown_to(sight):
-            was, now = old.scores(image, padding), new.scores(image, padding)
-            if not was.keys() <= now.keys():
-                raise UserError("the two models do not say the same things of a proposal: nothing can be guaranteed")
-            for name, tensor in was.items():
-                kept = now[name][:, : tensor.shape[1]]  # queries and classes that came later stand behind
-                kept = kept[..., : tensor.shape[2]] if tensor.dim() == 3 else kept
-                # Of minus infinity, a class that nobody has seen, the difference would be no number.
-                differs = torch.where(kept == tensor, 0.0, (kept.double() - tensor.double()).abs())
-                largest = max(largest, float(differs.nan_to_num(nan=torch.inf, posinf=torch.inf).max()))
+    for image, padding in images:
+        was, now = old.scores(image, padding), new.scores(image, padding)
+        if not was.keys() <= now.keys():
+            raise UserError("the two models do not say the same things of a proposal: nothing can be guaranteed")
+        for name, tensor in was.items():
+            kept = now[name][:, : tensor.shape[1]]  # queries and classes that came later stand behind
+            kept = kept[..., : tensor.shape[2]] if tensor.dim() == 3 else kept
+            # Of minus infinity, a class that nobody has seen, the difference would be no number.
+            differs = torch.where(kept == tensor, 0.0, (kept.double() - tensor.double()).abs())
+            largest = max(largest, float(differs.nan_to_num(nan=torch.inf, posinf=torch.inf).max()))
     return largest
