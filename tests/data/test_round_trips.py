@@ -37,18 +37,22 @@ def parts(number):
 # --- formats of pixels -----------------------------------------------------------------------------------------------
 
 
-def folder(root):
-    (root / "masks").mkdir(parents=True)
+def write_masks(folder, colours=None):
+    """A picture of numbers for each image, or of colours."""
+    folder.mkdir(parents=True)
     for number in range(COUNT):
-        Image.fromarray(any_mask(number)).save(root / "masks" / f"{number}.png")
+        mask = any_mask(number)
+        Image.fromarray(mask if colours is None else colours[mask]).save(folder / f"{number}.png")
+
+
+def folder(root):
+    write_masks(root / "masks")
     (root / "classes.txt").write_text("cat\ndog\n")
     return "images", root
 
 
 def colours(root):
-    (root / "masks").mkdir(parents=True)
-    for number in range(COUNT):
-        Image.fromarray(COLOURS[any_mask(number)]).save(root / "masks" / f"{number}.png")
+    write_masks(root / "masks", COLOURS)
     table = {"background": [0, 0, 0], "cat": COLOURS[1].tolist(), "dog": COLOURS[2].tolist()}
     (root / "colours.json").write_text(json.dumps(table))
     return "images", root
@@ -129,9 +133,7 @@ def datumaro(root):
 
 
 def voc_colours(root):
-    (root / "SegmentationClass").mkdir(parents=True)
-    for number in range(COUNT):
-        Image.fromarray(COLOURS[any_mask(number)]).save(root / "SegmentationClass" / f"{number}.png")
+    write_masks(root / "SegmentationClass", COLOURS)
     rows = [
         f"{name}:{','.join(map(str, colour))}::" for name, colour in zip(("background", *NAMES), COLOURS, strict=True)
     ]
@@ -140,9 +142,7 @@ def voc_colours(root):
 
 
 def voc_ids(root):
-    (root / "SegmentationClassPNG").mkdir(parents=True)
-    for number in range(COUNT):
-        Image.fromarray(any_mask(number)).save(root / "SegmentationClassPNG" / f"{number}.png")
+    write_masks(root / "SegmentationClassPNG")
     (root / "class_names.txt").write_text("_background_\ncat\ndog\n")
     return "JPEGImages", root
 
