@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -64,11 +64,23 @@ def serve(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
     torch.set_num_threads(arguments.threads)
     step, images = make_step(arguments.preset, overrides, arguments.task)
-    print(images, flush=True)
-    for _ in sys.stdin:
-        began, cpu = time.perf_counter(), time.process_time()
-        step()
-        print(time.perf_counter() - began, time.process_time() - cpu, flush=True)
+    with as_the_loop_allocates():
+        print(images, flush=True)
+        for _ in sys.stdin:
+            began, cpu = time.perf_counter(), time.process_time()
+            step()
+            print(time.perf_counter() - began, time.process_time() - cpu, flush=True)
+
+
+def as_the_loop_allocates() -> AbstractContextManager[object]:
+    """Memory is kept between iterations where the loop of this checkout does so; earlier ones did not."""
+    import torch
+
+    try:
+        from comastre.training.allocator import keeping_freed_memory
+    except ModuleNotFoundError:
+        return nullcontext()
+    return keeping_freed_memory(torch.device("cpu"))
 
 
 class Worker:
