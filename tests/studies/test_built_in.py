@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from comastre.errors import UserError
 from comastre.report.paper import tables
 from comastre.report.study_numbers import papers_number
+from comastre.stream.scenario import Task
 from comastre.studies.found import RowFound, SettingFound
 from comastre.studies.plan import Plan, plan
-from comastre.studies.spec import SCALES, built_in_names, read_study
+from comastre.studies.spec import SCALES, built_in_names, read_study, study_of_methods
+from comastre.training.schedule import iterations_of_task
 
 NEEDED = {"data": {"root": "data"}, "init": "runs/objectness"}
 
@@ -78,6 +82,27 @@ def test_joint_training_is_learned_once_for_all_settings_of_its_preset() -> None
     runs = [run for run in planned("table-1", "shapes").runs if run.row.name == "CoMasTRe joint"]
     assert len(runs) == 2
     assert len({run.group for run in runs}) == 1
+
+
+def test_joint_rows_see_as_many_images_as_the_streams_beside_them() -> None:
+    """15-5 on a CPU: 3,000 iterations, then 200 for each of five classes; a row may say otherwise."""
+    study = read_study("table-1", "voc-small")
+    joint = {
+        run.setting.label: run for run in plan(study, {"data": {"root": "x"}}).runs if run.row.name == "CoMasTRe joint"
+    }
+    task = Task(0, tuple(range(1, 21)), (), (), ())
+    assert iterations_of_task(joint["15-5"].config, task) == 3000 + 5 * 200
+    assert (
+        iterations_of_task(joint["15-1"].config, task) == 3000 + 5 * joint["15-1"].config.training.iterations_per_class
+    )
+    row = replace(joint["15-5"].row, fields={"training.iterations": 70})
+    alone = plan(replace(study, rows=(row,)), {"data": {"root": "x"}}).runs[0].config
+    assert iterations_of_task(alone, task) == 70
+
+
+def test_joint_rows_of_unlike_length_are_not_shared() -> None:
+    study = study_of_methods("shapes-6-2", ["joint"], ["6-2", "6-1", "4-2"])
+    assert [run.group for run in plan(study).runs] == [0, 0, 1]
 
 
 def test_a_scale_is_asked_for_and_what_a_study_needs_is_named() -> None:

@@ -52,7 +52,8 @@ def _beginning(config: RunConfig) -> tuple[object, ...]:
     number = base_classes(continual) if setting != "joint" else None
     order = continual.class_order
     first = order[:number] if order is not None else None
-    return setting if number is None else number, first, continual.protocol, continual.partition
+    length = (base_classes(continual), config.training.iterations_per_class) if config.trains_as_a_stream else None
+    return setting if number is None else number, first, continual.protocol, continual.partition, length
 
 
 def base_classes(continual: ContinualConfig) -> int | None:

@@ -108,6 +108,8 @@ class TrainingConfig(Section):
     """Iterations of the first step."""
     iterations_per_class: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] = 1000
     """Iterations per new class of every later step."""
+    joint_length: Literal["first_step", "stream"] = "first_step"
+    """How long joint training takes on a setting of several steps: as its first, or as all of them together."""
     batch_size: Annotated[int, Field(ge=1, le=MOST_IMAGES)] = 16
     """Images per iteration over all devices."""
     accumulate: PositiveInt = 1
@@ -185,6 +187,12 @@ class RunConfig(Section):
     def spec(self) -> methods.MethodSpec:
         """The method."""
         return methods.find(self.method)
+
+    @property
+    def trains_as_a_stream(self) -> bool:
+        """Whether all classes are learned at once, for as long as the steps of the setting take together."""
+        several = self.continual.setting != "joint"
+        return self.training.joint_length == "stream" and several and self.spec.all_at_once
 
     @model_validator(mode="before")
     @classmethod

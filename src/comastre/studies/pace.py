@@ -79,9 +79,10 @@ def _done(last: dict[str, Any], config: RunConfig, folder: Path) -> int:
 
 
 def _later_classes(run: PlannedRun) -> int:
-    """Classes that come after the first step, and are learned by iterations."""
+    """Classes that come after the first step and are learned by iterations, or take as many in joint training."""
     base = base_classes(run.config.continual)
-    if base is None or run.config.spec.all_at_once or run.config.method_settings.learns_at_once(step=1):
+    at_once = run.config.spec.all_at_once and not run.config.trains_as_a_stream
+    if base is None or at_once or run.config.method_settings.learns_at_once(step=1):
         return 0
     if run.order.classes is not None:
         return max(0, len(run.order.classes) - base)

@@ -101,7 +101,11 @@ def configuration(
     general = {name: value for name, value in overrides.items() if name not in others}
     shared = {name: value for name, value in flatten(study.fields).items() if name.partition(".")[0] not in others}
     fields = merge(fields_of(shared, method, f"the study {study.name}"), general)
-    fields = merge(fields, fields_of(row.fields, method, f"the study {study.name}, row {row.name}"))
+    own = fields_of(row.fields, method, f"the study {study.name}, row {row.name}")
+    if methods.find(method).all_at_once and "training.iterations" not in flatten(own):
+        # Joint training is a ceiling only if it sees as many images as the streams that it stands beside.
+        fields = merge({"training": {"joint_length": "stream"}}, fields)
+    fields = merge(fields, own)
     fields = merge(fields, {"method": method, "seed": seed})
     continual: dict[str, Any] = {}
     if setting.setting is not None:

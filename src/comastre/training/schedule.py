@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from comastre.config.run import RunConfig, TrainingConfig
-from comastre.stream.scenario import Task
+from comastre.stream.scenario import Task, split_classes
 
 
 def iterations_of_step(config: TrainingConfig, step: int, num_new_classes: int) -> int:
@@ -17,6 +17,9 @@ def iterations_of_task(config: RunConfig, task: Task) -> int:
     """Iterations of one step of a run: none where its method learns the step by looking at its images."""
     if config.method_settings.learns_at_once(task.step):
         return 0
+    if config.trains_as_a_stream:
+        _, *later = split_classes(len(task.new_classes), config.continual.setting)
+        return config.training.iterations + config.training.iterations_per_class * sum(later)
     return iterations_of_step(config.training, task.step, len(task.new_classes))
 
 
