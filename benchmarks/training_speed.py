@@ -74,13 +74,11 @@ def serve(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 def as_the_loop_allocates() -> AbstractContextManager[object]:
     """Memory is kept between iterations where the loop of this checkout does so; earlier ones did not."""
-    import torch
-
     try:
-        from comastre.training.allocator import keeping_freed_memory
+        from comastre.allocator import keeping_freed_memory
     except ModuleNotFoundError:
         return nullcontext()
-    return keeping_freed_memory(torch.device("cpu"))
+    return keeping_freed_memory()
 
 
 class Worker:

@@ -17,6 +17,7 @@ ROOT = Path(comastre.__file__).parent
 FLOORS = (
     (
         "errors",
+        "allocator",
         "files",
         "documents",
         "paths",
@@ -51,6 +52,7 @@ WITHOUT_TORCH = (
     "config",
     "cli",
     "section",
+    "allocator",
     "text",
     "noise",
     "live_line",

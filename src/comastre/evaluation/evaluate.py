@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from comastre.allocator import keeping_freed_memory
 from comastre.config.run import RunConfig
 from comastre.config.view import UNWRITTEN, ViewConfig
 from comastre.data.dataset import SegmentationDataset
@@ -93,17 +94,18 @@ def evaluate(segment: SegmentImages, plan: EvaluationPlan, device: torch.device 
     confusion = ConfusionMatrix(len(scenario.class_order) + 1, counting_device)
     num_later = len(scenario.class_order) - num_learned
     proposals = ProposalCounter(num_learned, num_later, counting_device)
-    for samples in evaluation_batches(dataset, plan.batch_size, rank, world_size, plan.workers):
-        images = [torch.from_numpy(np.array(sample.image)).permute(2, 0, 1) for sample in samples]
-        segmentations = see(segment, images, plan.view, device)
-        for sample, found in zip(samples, segmentations, strict=True):
-            labels = lookup[sample.semantic]  # (H, W)
-            confusion.update(found.label_map, torch.from_numpy(labels.astype(np.int64)))
-            proposed_masks = found.proposals
-            if proposed_masks is None and plan.parts_as_proposals:
-                proposed_masks = parts_of(found.label_map, num_learned)
-            if proposed_masks is not None:
-                proposals.update(proposed_masks, labels, sample.instances if plan.masks == "instance" else None)
+    with keeping_freed_memory(torch.device(device).type):
+        for samples in evaluation_batches(dataset, plan.batch_size, rank, world_size, plan.workers):
+            images = [torch.from_numpy(np.array(sample.image)).permute(2, 0, 1) for sample in samples]
+            segmentations = see(segment, images, plan.view, device)
+            for sample, found in zip(samples, segmentations, strict=True):
+                labels = lookup[sample.semantic]  # (H, W)
+                confusion.update(found.label_map, torch.from_numpy(labels.astype(np.int64)))
+                proposed_masks = found.proposals
+                if proposed_masks is None and plan.parts_as_proposals:
+                    proposed_masks = parts_of(found.label_map, num_learned)
+                if proposed_masks is not None:
+                    proposals.update(proposed_masks, labels, sample.instances if plan.masks == "instance" else None)
 
     matrix = confusion.reduce()
     proposed = proposals.reduce(len(dataset))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from comastre.allocator import keeping_freed_memory
 from comastre.arguments import whole_number
 from comastre.bundle import hub, store
 from comastre.class_table import ClassTable, Colour
@@ -176,7 +177,7 @@ class Model:
         """Predictions of images of which the model sees one size."""
         self.segmenter.eval()
         images = [torch.from_numpy(source.pixels).permute(2, 0, 1) for source in batch]  # (3, H, W) each
-        with predicting_in(self.precision, self.segmenter):
+        with keeping_freed_memory(self.device.type), predicting_in(self.precision, self.segmenter):
             found = see(self.segmenter.segment, images, view, self.device)
         # Results wait on the host: kept in a list, they would fill a GPU.
         return [

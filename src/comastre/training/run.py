@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
+from comastre.allocator import keeping_freed_memory
 from comastre.config.run import RunConfig
 from comastre.config.run_files import METRICS, RESULTS, step_bundle
 from comastre.evaluation.results import Results
 from comastre.stream.scenario import Task
-from comastre.training.allocator import keeping_freed_memory
 from comastre.training.checkpoint import Checkpoint, Position, explained_full_disk, restore_optimiser
 from comastre.training.clock import Clock
 from comastre.training.directory import claimed, has_checkpoint, refuse_unfit
@@ -88,7 +88,7 @@ def _train(fabric: Fabric, config: RunConfig, out: Path, parts: Parts, given: Pr
     method = parts.method(config)
     totals = tuple(iterations_of_task(config, task) for task in scenario.tasks)
     progress = RunProgress(totals, config.training.batch_size, None, team.rank > 0, parts.title, parts.times)
-    with explained_full_disk(out), keeping_freed_memory(fabric.device), progress:
+    with explained_full_disk(out), keeping_freed_memory(fabric.device.type), progress:
         saved = load_checkpoint(out, config, team, progress)
         start = adopted_start(out) if saved is None else None
         position, model, results = where_it_is(method, prepared, config, saved, start, parts, fabric.device)
