@@ -7,7 +7,8 @@ machine does falls on both. Inference is from the image to mask logits and class
 recognises all 100, as alpha = 0 would), ours also in bfloat16 against theirs in float32; training is forward, losses
 and backward, ours also with activations recomputed. Times are medians; with one thread they are CPU time of the
 process, which a busy machine changes least. Memory is the peak that one call adds to a process that holds nothing but
-the model, measured in a process of its own.
+the model, measured in a process of its own. Our calls keep freed memory, as `predict` and `train` do, each for itself;
+`--keep-memory both` lets theirs do so, too, and `neither` nobody.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +26,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from comastre.allocator import keeping_freed_memory
 from comastre.data.targets import Targets
 from comastre.losses.points import PointSource
 from comastre.methods.comastre.config import LossConfig, ModelConfig
@@ -162,14 +165,21 @@ WORK = {
 }
 
 
-def interleave(works: dict[str, Work], repeats: int) -> dict[str, float]:
+def memory_kept(name: str, keep: str) -> AbstractContextManager[object]:
+    """Around a call of ours, or of theirs, the allocator's rule that was asked for."""
+    kept = keep == "both" or (keep == "ours" and name != "transformers")
+    return keeping_freed_memory() if kept else nullcontext()
+
+
+def interleave(works: dict[str, Work], repeats: int, keep: str) -> dict[str, float]:
     """Median seconds of each, run in turn; the first round warms up."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 1):
         for name, work in works.items():
             start = clock()
-            work()
+            with memory_kept(name, keep):
+                work()
             if turn:
                 seconds[name].append(clock() - start)
     return {name: median(values) for name, values in seconds.items()}
@@ -182,21 +192,21 @@ def peak_resident() -> int:
     return int(kibibytes) * 1024
 
 
-def measure_memory(name: str, mode: str, size: int) -> None:
+def measure_memory(name: str, mode: str, size: int, keep: str) -> None:
     """What a child process prints: bytes that the work adds to the loaded model."""
     work = WORK[name, mode](MODELS[name](), make_images(size))  # type: ignore[operator]
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of building the model
     before = psutil.Process().memory_info().rss
-    for _ in range(2):
-        work()
+    with memory_kept(name, keep):
+        for _ in range(2):
+            work()
     print(peak_resident() - before)
 
 
 def memory_in_child(name: str, mode: str, arguments: argparse.Namespace) -> int:
     command = [sys.executable, __file__, "--memory-of", name, mode, "--size", str(arguments.size)]
-    done = subprocess.run(
-        [*command, "--threads", str(arguments.threads)], check=True, stdout=subprocess.PIPE, text=True
-    )
+    command += ["--threads", str(arguments.threads), "--keep-memory", arguments.keep_memory]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return int(done.stdout.split()[-1])
 
 
@@ -216,7 +226,7 @@ def compare(arguments: argparse.Namespace) -> None:
             for (name, mode), make in WORK.items()
             if THEIRS[mode] == theirs
         }
-        seconds = interleave(works, arguments.repeats)
+        seconds = interleave(works, arguments.repeats, arguments.keep_memory)
         for mode in [each for each in works if each != "transformers"]:
             ratio = seconds[mode] / seconds["transformers"]
             row = f"{seconds[mode]:>9.2f}s{seconds['transformers']:>14.2f}s"
@@ -241,7 +251,7 @@ def compare_tasks(arguments: argparse.Namespace) -> None:
         works[str(count)] = lambda model=model: model.recognise(  # type: ignore[misc]
             stage_one.pixels, stage_one.final.embeddings, stage_one.final.mask_logits
         )
-    seconds = interleave(works, 2 * arguments.repeats)
+    seconds = interleave(works, 2 * arguments.repeats, arguments.keep_memory)
     totals = {count: seconds["stage 1"] + seconds[str(count)] for count in TASKS}
     print(f"\nstage 1 {seconds['stage 1']:.3f}s")
     for count, total in totals.items():
@@ -255,11 +265,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=512, help="image side in pixels")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--keep-memory", choices=("ours", "both", "neither"), default="ours", help="freed memory")
     parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "MODE"), help="measure memory in this process only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.memory_of:
-        measure_memory(*arguments.memory_of, size=arguments.size)
+        measure_memory(*arguments.memory_of, size=arguments.size, keep=arguments.keep_memory)
         return
     print(f"r50, {NUM_QUERIES} queries, {arguments.size} x {arguments.size}, {arguments.threads} threads")
     compare(arguments)
