@@ -2,13 +2,12 @@
 
     python benchmarks/model_speed.py
 
-Both have random weights, 100 queries and the same images, and run in turn in one process, so that whatever else the
-machine does falls on both. Inference is from the image to mask logits and class logits of all queries (our stage 2
-recognises all 100, as alpha = 0 would), ours also in bfloat16 against theirs in float32; training is forward, losses
-and backward, ours also with activations recomputed. Times are medians; with one thread they are CPU time of the
-process, which a busy machine changes least. Memory is the peak that one call adds to a process that holds nothing but
-the model, measured in a process of its own. Our calls keep freed memory, as `predict` and `train` do, each for itself;
-`--keep-memory both` lets theirs do so, too, and `neither` nobody.
+Both have random weights, 100 queries and the same images, and take turns in processes of their own. Inference is from
+the image to mask logits and class logits of all queries (our stage 2 recognises all 100, as alpha = 0 would), ours also
+in bfloat16 against theirs in float32; training is forward, losses and backward, ours also with activations recomputed.
+Times are medians; with one thread they are CPU time of the process, which a busy machine changes least. Memory is the
+peak that one call adds to a process that holds nothing but the model, measured in a process of its own. Ours keeps
+freed memory, as our commands do; `--keep-memory both` lets theirs do so, too, and `neither` nobody.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from comastre.methods.comastre.step import StepInputs
 from comastre.methods.comastre.terms import total_loss
 from comastre.nets.precision import predicting_in
 from comastre.nets.recompute import set_recompute
+from turns import children, serve, take_turns
 
 NUM_QUERIES = 100
 NUM_CLASSES = 150
@@ -166,20 +166,19 @@ WORK = {
 
 
 def memory_kept(name: str, keep: str) -> AbstractContextManager[object]:
-    """Around a call of ours, or of theirs, the allocator's rule that was asked for."""
+    """Around the calls of ours, or of theirs, the allocator's rule that was asked for."""
     kept = keep == "both" or (keep == "ours" and name != "transformers")
     return keeping_freed_memory() if kept else nullcontext()
 
 
-def interleave(works: dict[str, Work], repeats: int, keep: str) -> dict[str, float]:
+def interleave(works: dict[str, Work], repeats: int) -> dict[str, float]:
     """Median seconds of each, run in turn; the first round warms up."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 1):
         for name, work in works.items():
             start = clock()
-            with memory_kept(name, keep):
-                work()
+            work()
             if turn:
                 seconds[name].append(clock() - start)
     return {name: median(values) for name, values in seconds.items()}
@@ -203,9 +202,13 @@ def measure_memory(name: str, mode: str, size: int, keep: str) -> None:
     print(peak_resident() - before)
 
 
+def child_command(task: str, name: str, mode: str, arguments: argparse.Namespace) -> list[str]:
+    command = [sys.executable, __file__, task, name, mode, "--size", str(arguments.size)]
+    return [*command, "--threads", str(arguments.threads), "--keep-memory", arguments.keep_memory]
+
+
 def memory_in_child(name: str, mode: str, arguments: argparse.Namespace) -> int:
-    command = [sys.executable, __file__, "--memory-of", name, mode, "--size", str(arguments.size)]
-    command += ["--threads", str(arguments.threads), "--keep-memory", arguments.keep_memory]
+    command = child_command("--memory-of", name, mode, arguments)
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return int(done.stdout.split()[-1])
 
@@ -217,20 +220,20 @@ def verdict(ratio: float, target: float | None) -> str:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    images = make_images(arguments.size)
-    models = {name: build() for name, build in MODELS.items()}
     print(f"{'':30}{'ours':>10}{'transformers':>15}   ratio")
     for theirs in (INFERENCE, TRAINING):
-        works = {
-            mode if name == "ours" else name: make(models[name], images)  # type: ignore[operator]
-            for (name, mode), make in WORK.items()
+        commands = {
+            mode if name == "ours" else name: child_command("--serve", name, mode, arguments)
+            for name, mode in WORK
             if THEIRS[mode] == theirs
         }
-        seconds = interleave(works, arguments.repeats, arguments.keep_memory)
-        for mode in [each for each in works if each != "transformers"]:
-            ratio = seconds[mode] / seconds["transformers"]
-            row = f"{seconds[mode]:>9.2f}s{seconds['transformers']:>14.2f}s"
-            print(f"{mode + ': time':30}{row}   {verdict(ratio, TIME_TARGETS.get(mode))}", flush=True)
+        with children(commands) as found:
+            times = take_turns(found, arguments.repeats)
+        clock = 1 if arguments.threads == 1 else 0
+        for mode in [each for each in commands if each != "transformers"]:
+            ours, others = times[mode][clock], times["transformers"][clock]
+            row = f"{ours:>9.2f}s{others:>14.2f}s"
+            print(f"{mode + ': time':30}{row}   {verdict(ours / others, TIME_TARGETS.get(mode))}", flush=True)
     added = {key: memory_in_child(*key, arguments) / MIB for key in WORK if key != ("ours", BFLOAT16)}
     for (name, mode), ours in added.items():
         if name == "ours":
@@ -251,7 +254,7 @@ def compare_tasks(arguments: argparse.Namespace) -> None:
         works[str(count)] = lambda model=model: model.recognise(  # type: ignore[misc]
             stage_one.pixels, stage_one.final.embeddings, stage_one.final.mask_logits
         )
-    seconds = interleave(works, 2 * arguments.repeats, arguments.keep_memory)
+    seconds = interleave(works, 2 * arguments.repeats)
     totals = {count: seconds["stage 1"] + seconds[str(count)] for count in TASKS}
     print(f"\nstage 1 {seconds['stage 1']:.3f}s")
     for count, total in totals.items():
@@ -267,14 +270,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--keep-memory", choices=("ours", "both", "neither"), default="ours", help="freed memory")
     parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "MODE"), help="measure memory in this process only")
+    parser.add_argument("--serve", nargs=2, metavar=("MODEL", "MODE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.memory_of:
         measure_memory(*arguments.memory_of, size=arguments.size, keep=arguments.keep_memory)
         return
+    if arguments.serve:
+        name, mode = arguments.serve
+        work = WORK[name, mode](MODELS[name](), make_images(arguments.size))  # type: ignore[operator]
+        with memory_kept(name, arguments.keep_memory):
+            serve(work)
+        return
     print(f"r50, {NUM_QUERIES} queries, {arguments.size} x {arguments.size}, {arguments.threads} threads")
     compare(arguments)
-    compare_tasks(arguments)
+    with memory_kept("ours", arguments.keep_memory):
+        compare_tasks(arguments)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,12 @@ busy machine it says more of one thread.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from statistics import median
+
+from turns import children, serve, take_turns
 
 TARGET = 1.6  # images per second over those of the other checkout
 
@@ -58,18 +56,14 @@ def make_step(preset: str, overrides: list[str], number: int) -> tuple[Callable[
     return step, config.training.batch_size
 
 
-def serve(arguments: argparse.Namespace, overrides: list[str]) -> None:
-    """In a process of its own: a step per line that comes in, its seconds and processor seconds per line out."""
+def serve_steps(arguments: argparse.Namespace, overrides: list[str]) -> None:
+    """In a process of its own: a step per turn."""
     import torch
 
     torch.set_num_threads(arguments.threads)
     step, images = make_step(arguments.preset, overrides, arguments.task)
     with as_the_loop_allocates():
-        print(images, flush=True)
-        for _ in sys.stdin:
-            began, cpu = time.perf_counter(), time.process_time()
-            step()
-            print(time.perf_counter() - began, time.process_time() - cpu, flush=True)
+        serve(step, images)
 
 
 def as_the_loop_allocates() -> AbstractContextManager[object]:
@@ -81,49 +75,6 @@ def as_the_loop_allocates() -> AbstractContextManager[object]:
     return keeping_freed_memory()
 
 
-class Worker:
-    """A process that takes steps with the source of one checkout."""
-
-    def __init__(self, source: Path, threads: int, task: int, preset: str, overrides: list[str]) -> None:
-        command = [sys.executable, __file__, "--serve", "--threads", str(threads), "--task", str(task)]
-        environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": str(threads)}
-        self.process = subprocess.Popen(
-            [*command, "--preset", preset, *overrides],
-            env=environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self.images = int(self._answer())
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("a process ended before its time; its error is above")
-        return line
-
-    def step(self) -> tuple[float, float]:
-        """Seconds and processor seconds of one step."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        seconds, cpu = map(float, self._answer().split())
-        return seconds, cpu
-
-
-@contextmanager
-def workers(sources: dict[str, Path], *options: object) -> Iterator[dict[str, Worker]]:
-    found = {name: Worker(source, *options) for name, source in sources.items()}  # type: ignore[arg-type]
-    try:
-        yield found
-    finally:
-        for worker in found.values():
-            assert worker.process.stdin is not None
-            worker.process.stdin.close()
-            worker.process.wait()
-
-
 def measure(arguments: argparse.Namespace, overrides: list[str]) -> None:
     here = Path(__file__).resolve().parent.parent / "src"
     sources = {"here": here}
@@ -132,24 +83,22 @@ def measure(arguments: argparse.Namespace, overrides: list[str]) -> None:
     print(f"{arguments.preset}, {arguments.repeats} steps each; images/s, processor seconds of a step in brackets")
     for threads in arguments.all_threads:
         for task in arguments.tasks:
-            with workers(sources, threads, task, arguments.preset, overrides) as pair:
-                times: dict[str, list[tuple[float, float]]] = {name: [] for name in pair}
-                for turn in range(arguments.repeats + 2):  # two warm up
-                    for name, worker in pair.items():
-                        taken = worker.step()
-                        if turn > 1:
-                            times[name].append(taken)
-                print(row(threads, task, pair["here"].images, times), flush=True)
+            command = [sys.executable, __file__, "--serve", "--threads", str(threads), "--task", str(task)]
+            command += ["--preset", arguments.preset, *overrides]
+            environments = {
+                name: {"PYTHONPATH": str(source), "OMP_NUM_THREADS": str(threads)} for name, source in sources.items()
+            }
+            with children(dict.fromkeys(sources, command), environments) as pair:
+                images = int(pair["here"].greeting)
+                print(row(threads, task, images, take_turns(pair, arguments.repeats)), flush=True)
 
 
-def row(threads: int, task: int, images: int, times: dict[str, list[tuple[float, float]]]) -> str:
-    wall = {name: median(seconds for seconds, _ in values) for name, values in times.items()}
-    cpu = {name: median(seconds for _, seconds in values) for name, values in times.items()}
+def row(threads: int, task: int, images: int, times: dict[str, tuple[float, float]]) -> str:
     text = f"t = {task + 1}, {threads} thread{'s' if threads > 1 else ' '}"
-    for name in times:
-        text += f"   {name} {images / wall[name]:6.2f} [{cpu[name]:.3f}s]"
+    for name, (wall, cpu) in times.items():
+        text += f"   {name} {images / wall:6.2f} [{cpu:.3f}s]"
     if "there" in times:
-        ratio, of_cpu = wall["there"] / wall["here"], cpu["there"] / cpu["here"]
+        ratio, of_cpu = (there / here for there, here in zip(times["there"], times["here"], strict=True))
         met = "met" if ratio >= TARGET else "MISSED"
         text += f"   ratio {ratio:.2f} [{of_cpu:.2f}] (target >= {TARGET}: {met})"
     return text
@@ -171,7 +120,7 @@ def main() -> None:
     parser.add_argument("--task", type=int, default=0, help=argparse.SUPPRESS)
     arguments, overrides = parser.parse_known_args()
     if arguments.serve:
-        serve(arguments, overrides)
+        serve_steps(arguments, overrides)
     else:
         measure(arguments, overrides)
 
