@@ -6,6 +6,7 @@ gradients are the same but for rounding, and parameters keep their places and na
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from timm.layers.padding import pad_same
 from torch import Tensor, nn
 
 from comastre.nets.cpu_convolution import convolve
+from comastre.nets.made_again import made_again
 from comastre.nets.still_batch_norm import StillBatchNorm2d, StillBatchNormAct2d
 
 _CONVOLUTIONS = (nn.Conv2d, Conv2dSame)
@@ -57,7 +59,10 @@ class FoldedPair:
         assert not isinstance(layer.padding, str)
         if isinstance(layer, Conv2dSame):
             maps = pad_same(maps, list(layer.kernel_size), list(layer.stride), list(layer.dilation))
-        return convolve(maps, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)  # type: ignore[arg-type]
+        norm = self.norm
+        assert norm.running_var is not None
+        with made_again(weight, partial(_scaled, epsilon=norm.eps), layer.weight, norm.weight, norm.running_var):
+            return convolve(maps, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)  # type: ignore[arg-type]
 
     def finish(self, maps: Tensor) -> Tensor:
         """In place of the norm's own pass: the activation, where timm has put one into it."""
@@ -79,11 +84,20 @@ class FoldedPair:
 def with_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """Kernel and bias of a convolution with the BatchNorm behind it, whose statistics stand still."""
     assert norm.running_mean is not None and norm.running_var is not None
-    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    scale = _scale(norm.weight, norm.running_var, norm.eps)
     bias = norm.bias - norm.running_mean * scale
     if convolution.bias is not None:
         bias = bias + scale * convolution.bias
     return convolution.weight * scale.view(-1, 1, 1, 1), bias
+
+
+def _scale(weight: Tensor, variance: Tensor, epsilon: float) -> Tensor:
+    return weight * (variance + epsilon).rsqrt()
+
+
+def _scaled(kernel: Tensor, weight: Tensor, variance: Tensor, epsilon: float) -> Tensor:
+    """The kernel of `with_norm` alone."""
+    return kernel * _scale(weight, variance, epsilon).view(-1, 1, 1, 1)
 
 
 def _pairs(network: nn.Module, images: Tensor) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:

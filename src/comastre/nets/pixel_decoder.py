@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from comastre.config.sections import PixelDecoderConfig
 from comastre.nets.attention import FeedForward, initialise_xavier
 from comastre.nets.deformable_attention import DeformableAttention
+from comastre.nets.made_again import made_again
 from comastre.nets.mask_features import MaskFeatures
 from comastre.nets.outputs import PixelEmbeddings
 from comastre.nets.positions import sine_positions
@@ -38,7 +39,9 @@ class DeformableLayer(nn.Module):
         shapes: Sequence[tuple[int, int]],
         padding: Tensor | None,
     ) -> Tensor:
-        attended = self.attention(tokens + positions, tokens, origins, shapes, padding)
+        queries = tokens + positions
+        with made_again(queries, torch.add, tokens, positions):
+            attended = self.attention(queries, tokens, origins, shapes, padding)
         return self.feedforward(self.attention_norm(tokens + attended))
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from comastre.nets.made_again import recomputing
+
 Result = TypeVar("Result")
 
 
@@ -24,8 +26,13 @@ class Recomputing(nn.Module):
         """`part(*given)`, whose inside is not kept where `recompute` is on."""
         if not (self.recompute and torch.is_grad_enabled()):
             return part(*given)
-        result: Result = checkpoint(part, *given, use_reentrant=False)
+        result: Result = checkpoint(_anew, part, *given, use_reentrant=False)
         return result
+
+
+def _anew(part: Callable[..., Result], *given: object) -> Result:
+    with recomputing():
+        return part(*given)
 
 
 def set_recompute(model: nn.Module, on: bool) -> None:
