@@ -93,10 +93,16 @@ def test_pixels_decide_without_scores():
         ClassChange("rare", False, agreement=agreement("rare", 500, 0, images=1)),
         ClassChange("never", False, agreement=agreement("never", 0, 0, images=0)),
     ]
-    assert decide(changes, False, None) == Decision("pixels", pytest.approx(65.0), 60.0, ())
+    decision = decide(changes, False, None)
+    assert decision == Decision("pixels", pytest.approx(65.0), 60.0, (), judged=(2, 3))
+    assert "65 % of the pixels that the old model gave to its classes, mean over 2 of 3, seen in 5 or more images" in (
+        final_words.kept_sentence(decision)
+    )
+    assert "mean over classes," in final_words.kept_sentence(decide(changes[:2], False, None))
     assert decide(changes, False, 81.0).lost == ("road",)
     together = decide([changes[2], changes[3]], False, None)  # rare classes count together
     assert together.kept == 0.0 and together.refused
+    assert "all together, each in fewer than 5 images" in final_words.kept_sentence(together)
     nothing = decide([changes[3]], False, 95.0)
     assert nothing.measure == "nothing" and not nothing.refused
     assert "not measured" in final_words.kept_sentence(nothing)

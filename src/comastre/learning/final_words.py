@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from comastre.learning.gate import ClassChange, Decision, worst
+from comastre.learning.gate import FEWEST_IMAGES, ClassChange, Decision, worst
 from comastre.learning.lesson import mean_score
 from comastre.learning.verdict import ClassVerdict, nothing_learned
 from comastre.text import shortened, table
@@ -83,11 +83,9 @@ def kept_sentence(decision: Decision) -> str:
     """How much is kept, and what the gate says of it."""
     if decision.kept is None:
         return "not measured: the old model recognises none of its classes on these images; give --old-val DATA"
-    what = (
-        "of the old classes' mean IoU"
-        if decision.measure == "scores"
-        else "of the pixels that the old model gave to its classes, mean over classes"
-    )
+    what = "of the old classes' mean IoU"
+    if decision.measure == "pixels":
+        what = f"of the pixels that the old model gave to its classes, {_over_which(*decision.judged)}"
     kept = f"{decision.kept:.0f} % {what}"
     if decision.asked == 0:
         return f"{kept}; the gate is off (--keep 0)"
@@ -95,6 +93,15 @@ def kept_sentence(decision: Decision) -> str:
         return f"{kept}, at least the {decision.asked:g} % that are asked (--keep)"
     gone = f"; less than half of that is left of {shortened(decision.lost)}" if decision.lost else ""
     return f"{kept}, but {decision.asked:g} % are asked (--keep){gone}"
+
+
+def _over_which(often: int, seen: int) -> str:
+    """Which classes a mean is over: one that is seen in few images says little alone."""
+    if often == 0:
+        return f"all together, each in fewer than {FEWEST_IMAGES} images"
+    return (
+        "mean over classes" if often == seen else f"mean over {often} of {seen}, seen in {FEWEST_IMAGES} or more images"
+    )
 
 
 def last_lines(

@@ -64,6 +64,8 @@ class Decision:
     """Percent; 0 switches the gate off."""
     lost: tuple[str, ...]
     """Old classes that kept less than half of what is asked."""
+    judged: tuple[int, int] = (0, 0)
+    """By pixels: classes that the old model sees often enough to be judged alone, of all that it sees."""
 
     @property
     def refused(self) -> bool:
@@ -93,7 +95,8 @@ def decide(changes: Sequence[ClassChange], scored_on_old: bool, keep: float | No
     elif found:  # each class is rare: together they still say something
         kept = 100.0 * sum(each.kept_pixels for each in found) / sum(each.pixels for each in found)
     judged = {each.name: each.kept_share for each in often}
-    return Decision("pixels" if kept is not None else "nothing", kept, asked, _lost(judged, asked))
+    counted = len(often), len(found)
+    return Decision("pixels" if kept is not None else "nothing", kept, asked, _lost(judged, asked), counted)
 
 
 def worst(changes: Sequence[ClassChange], decision: Decision) -> ClassChange | None:
