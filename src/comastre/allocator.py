@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # as in malloc.h
-# Tensors of less than 1 GiB come from memory that is kept, of which up to 2 GiB may be free.
-_KEEPING = {_MMAP_THRESHOLD: 2**30, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 2**26}
+# Tensors of less than 64 MiB come from memory that is kept, of which up to 2 GiB may be free; few are larger, and these
+# leave gaps that others do not fill.
+_KEEPING = {_MMAP_THRESHOLD: 2**26, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 2**26}
 # Where glibc's own thresholds end up in a process that frees large tensors: they follow what it frees.
 _USUAL = {_MMAP_THRESHOLD: 2**25, _TRIM_THRESHOLD: 2**26, _TOP_PAD: 2**17}
 _blocks = 0
@@ -34,6 +35,12 @@ def keeping_freed_memory(device: str = "cpu") -> Iterator[bool]:
         yield _count(1)
     finally:
         _count(-1)
+
+
+def hand_back_freed_memory() -> None:
+    """Inside such a block: now, before something large of another kind is made."""
+    if _blocks:
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _count(change: int) -> bool:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from comastre.allocator import hand_back_freed_memory
 from comastre.enlarging import AT_ONCE, Enlarged
 from comastre.methods.merge import Counts, Decision, Merged, MergeRule, decide, keeps_enough, merge_masks
 from comastre.segmentation import Frame, Size, mask_probabilities
@@ -83,6 +84,7 @@ def merge_large(
     contest: Contest, size: Size, frame: Frame | None, rule: MergeRule, stuff: Collection[int] = ()
 ) -> Merged:
     """What `merge_masks` gives for the masks that `mask_probabilities` makes at `size`."""
+    hand_back_freed_memory()  # the network's, which labels of millions of pixels do not fit into
     tiles = _Tiles(contest, size, frame, rule)
     known = tiles.known()
     theirs = rule.merge == "transformers"  # it gives a segment all that it wins, inside or not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,9 @@ from comastre.prediction.adjust import adjusted
 from comastre.prediction.result import Prediction
 from comastre.segmentation import Size
 from comastre.text import brief, shortened
+
+MOST_KEPT = 2_000_000
+"""Pixels that a model sees of an image, up to which freed memory is kept on a CPU: time for memory."""
 
 ImageLike = Image.Image | np.ndarray | str | Path
 ShortSide = int | str | Sequence[int]
@@ -177,7 +181,10 @@ class Model:
         """Predictions of images of which the model sees one size."""
         self.segmenter.eval()
         images = [torch.from_numpy(source.pixels).permute(2, 0, 1) for source in batch]  # (3, H, W) each
-        with keeping_freed_memory(self.device.type), predicting_in(self.precision, self.segmenter):
+        # Of a huge one, memory that is kept would be half a gigabyte more.
+        height, width = max(padded_sizes(view, *batch[0].pixels.shape[:2]))
+        kept = keeping_freed_memory(self.device.type) if height * width <= MOST_KEPT else nullcontext()
+        with kept, predicting_in(self.precision, self.segmenter):
             found = see(self.segmenter.segment, images, view, self.device)
         # Results wait on the host: kept in a list, they would fill a GPU.
         return [

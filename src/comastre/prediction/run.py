@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from comastre.allocator import keeping_freed_memory
 from comastre.arguments import whole_number
 from comastre.config.view import UNWRITTEN, ViewConfig, padded_sizes
 from comastre.data.images import image_size, read_image
@@ -92,7 +91,7 @@ def predict_files(
         outcome.images_with.update({each.name for each in prediction.segments})
         outcome.empty += not prediction.segments
 
-    with keeping_freed_memory(model.device.type), ImageProgress("segmenting", len(waiting), console) as progress:
+    with ImageProgress("segmenting", len(waiting), console) as progress:
         with InOrder(save, PIXELS_IN_MEMORY) as saver:  # the model goes on while results are written
             for batch, read in one_ahead(batches(waiting, batch_size, view, outcome), read_all):
                 for image, prediction in segmented(model, batch, read, view, outcome):
