@@ -70,7 +70,7 @@ def test_the_order_of_rows_is_compared_with_the_papers() -> None:
     assert "3 of 3 pairs" in " ".join(agreement_words(study, study.settings[0], "paper"))
     turned = made_study({**ROWS, "ours": [20.0, 30.0, 60.0]}, at_once=["joint"], papers=papers)
     said = " ".join(agreement_words(turned, turned.settings[0], "paper"))
-    assert "2 of 3 pairs stand here as there. Not so: ours and theirs (within the spread)." in said
+    assert "2 of 3 pairs stand here as there. Turned within the spread: theirs above ours." in said
     assert not agreements(study, study.settings[0], "all", "no_background")  # the paper has no such numbers
 
 

@@ -217,14 +217,24 @@ def _papers_convention(row: RowFound, setting: SettingFound) -> str:
 
 
 @dataclass(frozen=True)
+class Turned:
+    """A row on the other side of this one than in the paper."""
+
+    other: str
+    verdict: str
+    """On the difference here."""
+    above: bool
+    """Whether this row is above the other here."""
+
+
+@dataclass(frozen=True)
 class Agreement:
     """Whether a row stands where the paper has it, among the rows of which both have a number."""
 
     row: str
     held: tuple[str, ...]
     """Rows on the same side of it as in the paper."""
-    turned: tuple[tuple[str, str], ...]
-    """Rows on the other side, each with the verdict on the difference here."""
+    turned: tuple[Turned, ...]
 
 
 def agreements(study: StudyFound, setting: SettingFound, metric: str, convention: str) -> list[Agreement]:
@@ -242,7 +252,9 @@ def agreements(study: StudyFound, setting: SettingFound, metric: str, convention
     for name in means:
         others = [other for other in means if other != name and theirs[other] != theirs[name]]
         held = [other for other in others if (means[name] > means[other]) == (theirs[name] > theirs[other])]
-        turned = [(other, verdicts[name, other]) for other in others if other not in held]
+        turned = [
+            Turned(other, verdicts[name, other], means[name] > means[other]) for other in others if other not in held
+        ]
         if others:
             found.append(Agreement(name, tuple(held), tuple(turned)))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from comastre.report.study_numbers import (
     TITLES,
     Against,
+    Agreement,
     against_best,
     agreements,
     best,
@@ -69,14 +70,17 @@ def agreement_words(study: StudyFound, setting: SettingFound, convention: str) -
     held = sum(len(each.held) for each in found) // 2
     pairs = held + sum(len(each.turned) for each in found) // 2
     words = [f"The paper's order of rows: {held} of {pairs} pairs stand here as there."]
-    told: set[frozenset[str]] = set()
-    for each in found:
-        for other, verdict in each.turned:
-            if frozenset((each.row, other)) not in told:
-                told.add(frozenset((each.row, other)))
-                how = {"beyond": "beyond the spread", "within": "within the spread", "unknown": "one pair"}[verdict]
-                words.append(f"Not so: {each.row} and {other} ({how}).")
+    for verdict, how in (("beyond", "beyond the spread"), ("within", "within the spread"), ("unknown", "in one pair")):
+        turned = [_above(each, verdict) for each in found]
+        if any(turned):
+            words.append(f"Turned {how}: {'; '.join(filter(None, turned))}.")
     return words
+
+
+def _above(each: Agreement, verdict: str) -> str:
+    """Which rows this one is above here and not in the paper; of a pair only the upper row says so."""
+    below = [other.other for other in each.turned if other.above and other.verdict == verdict]
+    return f"{each.row} above {', '.join(below)}" if below else ""
 
 
 def missing_words(study: StudyFound, setting: SettingFound) -> list[str]:
