@@ -99,12 +99,12 @@ def conducted(
 def test_one_run_learns_the_first_step_and_others_take_it_over(tmp_path: Path) -> None:
     workers, outcome = conducted(tmp_path, "comastre,finetune,mib", seeds=(0, 1))
     assert workers.started == [
-        ("comastre--seed-0", None),
-        ("fine-tuning--seed-0", "comastre--seed-0"),
-        ("mib--seed-0", None),
-        ("comastre--seed-1", None),
-        ("fine-tuning--seed-1", "comastre--seed-1"),
-        ("mib--seed-1", None),
+        ("comastre--6-2--seed-0", None),
+        ("fine-tuning--6-2--seed-0", "comastre--6-2--seed-0"),
+        ("mib--6-2--seed-0", None),
+        ("comastre--6-2--seed-1", None),
+        ("fine-tuning--6-2--seed-1", "comastre--6-2--seed-1"),
+        ("mib--6-2--seed-1", None),
     ]
     assert workers.most == 1
     assert not outcome.died
@@ -112,40 +112,40 @@ def test_one_run_learns_the_first_step_and_others_take_it_over(tmp_path: Path) -
 
 def test_several_at_once_wait_only_for_a_first_step_of_theirs(tmp_path: Path) -> None:
     workers, _ = conducted(tmp_path, "comastre,finetune,mib", most=2)
-    assert [name for name, _ in workers.started[:2]] == ["comastre--seed-0", "mib--seed-0"]
-    assert dict(workers.started)["fine-tuning--seed-0"] == "comastre--seed-0"
+    assert [name for name, _ in workers.started[:2]] == ["comastre--6-2--seed-0", "mib--6-2--seed-0"]
+    assert dict(workers.started)["fine-tuning--6-2--seed-0"] == "comastre--6-2--seed-0"
     assert workers.most == 2
 
 
 def test_a_run_that_dies_is_told_and_the_others_go_on(tmp_path: Path) -> None:
-    workers, outcome = conducted(tmp_path, "comastre,finetune,mib", dies=["comastre--seed-0"])
-    assert [death.run.name for death in outcome.died] == ["comastre--seed-0"]
+    workers, outcome = conducted(tmp_path, "comastre,finetune,mib", dies=["comastre--6-2--seed-0"])
+    assert [death.run.name for death in outcome.died] == ["comastre--6-2--seed-0"]
     assert outcome.died[0].reason == "the loss became NaN"
     # The first step, which nobody has yet, is learned by the next run that needs it.
-    assert ("fine-tuning--seed-0", None) in workers.started
+    assert ("fine-tuning--6-2--seed-0", None) in workers.started
     assert len(workers.started) == 3
     again, outcome = conducted(tmp_path, "comastre,finetune,mib")
-    assert again.started == [("comastre--seed-0", "fine-tuning--seed-0")]
+    assert again.started == [("comastre--6-2--seed-0", "fine-tuning--6-2--seed-0")]
     assert not outcome.died
 
 
 def test_a_first_step_is_taken_only_from_a_run_that_begins_alike_seen_from_there(tmp_path: Path) -> None:
     """The exact method has fields that CoMasTRe does not know: it may start from CoMasTRe, and not the other way."""
-    workers, _ = conducted(tmp_path, "finetune,comastre-exact,comastre", dies=["fine-tuning--seed-0"])
+    workers, _ = conducted(tmp_path, "finetune,comastre-exact,comastre", dies=["fine-tuning--6-2--seed-0"])
     assert workers.started == [
-        ("fine-tuning--seed-0", None),
-        ("comastre-exact--seed-0", None),
-        ("comastre--seed-0", None),
+        ("fine-tuning--6-2--seed-0", None),
+        ("comastre-exact--6-2--seed-0", None),
+        ("comastre--6-2--seed-0", None),
     ]
     again, _ = conducted(tmp_path, "finetune,comastre-exact,comastre")
-    assert again.started == [("fine-tuning--seed-0", "comastre--seed-0")]
+    assert again.started == [("fine-tuning--6-2--seed-0", "comastre--6-2--seed-0")]
 
 
 def test_a_first_step_that_died_twice_is_not_tried_by_all(tmp_path: Path) -> None:
-    dies = ["mib--seed-0", "plop--seed-0"]
+    dies = ["mib--6-2--seed-0", "plop--6-2--seed-0"]
     workers, outcome = conducted(tmp_path, "mib,plop,deeplab-finetune,comastre", dies=dies)
-    assert [run.name for run in outcome.untried] == ["deeplabv3-fine-tuning--seed-0"]
-    assert ("comastre--seed-0", None) in workers.started
+    assert [run.name for run in outcome.untried] == ["deeplabv3-fine-tuning--6-2--seed-0"]
+    assert ("comastre--6-2--seed-0", None) in workers.started
 
 
 def test_a_signal_stops_all_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_signal_stops_all_and_says_how_to_go_on(tmp_path: Path, monkeypatch: p
     with claimed(tmp_path, made), pytest.raises(Interrupted, match="0 of 2 runs finished") as raised:
         train_all(made, tmp_path, workers, 2, LiveLine(Console(quiet=True), quiet=True))
     assert raised.value.exit_code == 143
-    assert workers.stopped == ["comastre--seed-0", "mib--seed-0"]
+    assert workers.stopped == ["comastre--6-2--seed-0", "mib--6-2--seed-0"]
 
 
 def test_cores_and_gpus_are_divided_and_never_promised_twice() -> None:
@@ -213,4 +213,4 @@ def test_a_child_stops_as_after_sigterm_when_its_pipe_ends() -> None:
 
 def test_folders_are_those_of_the_plan(tmp_path: Path) -> None:
     made = planned("comastre")
-    assert folder_of(tmp_path, made.runs[0]) == tmp_path / "runs" / "comastre--seed-0"
+    assert folder_of(tmp_path, made.runs[0]) == tmp_path / "runs" / "comastre--6-2--seed-0"

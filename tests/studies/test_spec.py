@@ -35,13 +35,13 @@ def read(tmp_path: Path, text: str) -> Plan:
 def test_rows_times_seeds_with_fields_of_the_study_and_of_rows(tmp_path: Path) -> None:
     made = read(tmp_path, GOOD)
     assert [run.name for run in made.runs] == [
-        "whole--seed-0",
-        "no-masks--seed-0",
-        "ceiling--seed-0",
-        "plop--seed-0",
-        "whole--seed-1",
-        "no-masks--seed-1",
-        "plop--seed-1",
+        "whole--6-1--seed-0",
+        "no-masks--6-1--seed-0",
+        "ceiling--6-1--seed-0",
+        "plop--6-1--seed-0",
+        "whole--6-1--seed-1",
+        "no-masks--6-1--seed-1",
+        "plop--6-1--seed-1",
     ]
     whole, no_masks, ceiling, plop = made.runs[:4]
     assert [run.config.training.iterations for run in made.runs] == [7] * 7
@@ -163,7 +163,7 @@ def test_orders_are_permutations_drawn_by_number_whatever_their_count() -> None:
     assert orders[1] != orders[2]
     alone = plan(replace(study, orders=(Order(2),))).runs[0]
     assert alone.config.continual.class_order == orders[2]
-    assert alone.name == "comastre--seed-0--order-2"
+    assert alone.name == "comastre--6-1--seed-0--order-2"
     assert len({run.group for run in runs}) == 6
 
 

@@ -55,7 +55,10 @@ def render_study(study: StudyFound, convention: str) -> str:
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         paper_where=WHERE,
-        unlike=[(name, [brief(values.get(row.name)) for row in study.rows]) for name, values in study.unlike.items()],
+        unlike=[
+            (name, [brief(values[row.name]) if row.name in values else "not known" for row in study.rows])
+            for name, values in study.unlike.items()
+        ],
     )
 
 

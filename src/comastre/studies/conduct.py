@@ -10,11 +10,13 @@ from rich.console import Console
 from comastre.errors import UserError
 from comastre.live_line import LiveLine
 from comastre.studies.directory import STUDY, claimed
-from comastre.studies.found import StudyFound
+from comastre.studies.found import StudyFound, read_found
 from comastre.studies.jobs import Outcome, train_all
+from comastre.studies.merging import with_earlier
 from comastre.studies.outcome import collect
 from comastre.studies.plan import Plan
 from comastre.studies.workers import Processes, Workers, available_cores, available_gpus, share_of
+from comastre.text import complain, shortened
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,25 @@ def conduct(plan: Plan, out: Path, where: Where) -> tuple[StudyFound, Outcome]:
         try:
             outcome = train_all(plan, out, workers, most, line)
         finally:
-            found = collect(plan, out)
+            found = _with_the_rest(collect(plan, out), plan, out)
             found.write(out / STUDY)
     return found, outcome
+
+
+def _with_the_rest(found: StudyFound, plan: Plan, out: Path) -> StudyFound:
+    """Beside what this command was about, what the folder has of other rows, settings and seeds."""
+    try:
+        merged, left_out = with_earlier(found, read_found(out), plan.study)
+    except UserError as error:  # none yet, or a damaged one: what was trained now is written all the same
+        if (out / STUDY).exists():
+            complain(f"{error}; what it had of other rows, settings and seeds is not in the tables")
+        return found
+    if left_out:
+        names = dict.fromkeys(f"{run.row} ({run.setting})" for run in left_out)
+        complain(
+            f"left out of the tables, as their rows or scores are defined in another way now: {shortened([*names], 6)}"
+        )
+    return merged
 
 
 def _workers(plan: Plan, out: Path, where: Where) -> tuple[Workers, int]:

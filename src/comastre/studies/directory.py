@@ -21,12 +21,22 @@ IDENTITY = ".study"
 """Which study the folder is of: written before its first run."""
 TABLES = "tables"
 _RUNS, _CONFIGS, _LOGS = "runs", "configs", "logs"
+_OWN = frozenset({"seed", "continual.class_order"})
+"""What every run of a row has for itself."""
 __all__ = ["REPORT", "STUDY", "TABLES", "claimed", "config_file", "folder_of", "log_file", "refuse_unfit"]
 
 
 def folder_of(out: Path, run: PlannedRun) -> Path:
     """The directory of a run, as `comastre train` makes it."""
     return out / _RUNS / run.name
+
+
+def lies_in(out: Path, run: PlannedRun) -> Path:
+    """Where the run is: under the name of an earlier version where it has not been renamed yet."""
+    earlier = out / _RUNS / run.earlier_name
+    return (
+        earlier if run.earlier_name and earlier.is_dir() and not folder_of(out, run).exists() else folder_of(out, run)
+    )
 
 
 def config_file(out: Path, run: PlannedRun) -> Path:
@@ -54,15 +64,27 @@ def refuse_unfit(out: Path, plan: Plan) -> None:
     if theirs != ours:
         raise UserError(f"--out {out} holds another study ({theirs}, not {ours}): name another folder")
     for run in plan.runs:
-        file = config_file(out, run)
-        if not file.exists() or not has_begun(folder_of(out, run)):
-            continue
-        changed = [each for each in differences(load_config(file), run.config) if each.field not in CHANGEABLE]
-        if changed:
-            raise UserError(
-                f"--out {out} holds another study: its run {run.name} was started with other settings "
-                f"({listed(changed)}): undo the change, give the row another name, or name another folder"
-            )
+        _refuse_changed(out, run, run.name, CHANGEABLE)
+    # Runs of other seeds and orders, which stay in the study, must have been trained as these are.
+    planned = {run.name for run in plan.runs}
+    for run in {(run.row.name, run.setting.label): run for run in plan.runs}.values():
+        kind = run.name.partition("--seed-")[0]
+        for file in sorted((out / _CONFIGS).glob(f"{kind}--seed-*.yaml")):
+            if file.stem not in planned:
+                _refuse_changed(out, run, file.stem, CHANGEABLE | _OWN)
+
+
+def _refuse_changed(out: Path, run: PlannedRun, name: str, may_differ: frozenset[str]) -> None:
+    """Say how the run `name` of the folder was trained otherwise than `run`, where that is so."""
+    file = out / _CONFIGS / f"{name}.yaml"
+    if not file.exists() or not has_begun(out / _RUNS / name):
+        return
+    changed = [each for each in differences(load_config(file), run.config) if each.field not in may_differ]
+    if changed:
+        raise UserError(
+            f"--out {out} holds another study: its run {name} was started with other settings "
+            f"({listed(changed)}): undo the change, give the row another name, or name another folder"
+        )
 
 
 @contextmanager
@@ -74,9 +96,24 @@ def claimed(out: Path, plan: Plan) -> Iterator[None]:
         write_whole(out / IDENTITY, json_bytes({"study": _identity_of(plan)}))
         for folder in (_RUNS, _CONFIGS, _LOGS):
             (out / folder).mkdir(exist_ok=True)
+        _rename_earlier(out, plan)
         for run in plan.runs:
             write_config(run.config, config_file(out, run))
         yield
+
+
+def _rename_earlier(out: Path, plan: Plan) -> None:
+    """Give runs of an earlier version the names that they have now, where they are of this setting."""
+    for run in plan.runs:
+        places = [(out / folder, ending) for folder, ending in ((_RUNS, ""), (_LOGS, ".log"), (_CONFIGS, ".yaml"))]
+        begun_with = out / _CONFIGS / f"{run.earlier_name}.yaml"
+        if not run.earlier_name or folder_of(out, run).exists() or not begun_with.exists():
+            continue
+        if any(each.field not in CHANGEABLE for each in differences(load_config(begun_with), run.config)):
+            continue
+        for folder, ending in places:
+            if (folder / f"{run.earlier_name}{ending}").exists():
+                (folder / f"{run.earlier_name}{ending}").rename(folder / f"{run.name}{ending}")
 
 
 def has_begun(folder: Path) -> bool:
@@ -100,9 +137,11 @@ def is_finished(folder: Path) -> bool:
 
 
 def _identity_of(plan: Plan) -> str:
-    study = plan.study
-    scale = f" at scale {study.scale}" if study.scale else ""
-    return f"{study.name}{scale}"
+    return _named(plan.study.name, plan.study.scale)
+
+
+def _named(name: str, scale: str) -> str:
+    return f"{name} at scale {scale}" if scale else name
 
 
 def _identity(out: Path) -> str | None:
@@ -111,6 +150,15 @@ def _identity(out: Path) -> str | None:
         content = read_json(out / IDENTITY)
         return str(content["study"])
     except FileNotFoundError:
-        return None
+        return _identity_of_file(out)
     except (OSError, Unreadable, LookupError, TypeError) as error:
         raise UserError(f"{out / IDENTITY} is damaged ({error}): name another --out") from None
+
+
+def _identity_of_file(out: Path) -> str | None:
+    """Of a folder that holds what a study found, such as one kept with a paper: more may be added to it."""
+    try:
+        content = read_json(out / STUDY)
+        return _named(str(content["name"]), str(content["scale"]))
+    except (OSError, Unreadable, LookupError, TypeError):
+        return None

@@ -112,6 +112,8 @@ class StudyFound:
     runs: tuple[RunFound, ...]
     unlike: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields that all methods have and rows do not share, with the value of each row."""
+    alike: Mapping[str, Any] = field(default_factory=dict)
+    """Those that all rows share: a row that is added later is compared with them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION
 

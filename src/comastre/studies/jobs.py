@@ -9,7 +9,7 @@ from pathlib import Path
 
 from comastre.config.first_step import begin_alike
 from comastre.live_line import LiveLine
-from comastre.studies.directory import config_file, folder_of, has_first_step, is_finished, log_file
+from comastre.studies.directory import config_file, folder_of, has_first_step, is_finished, lies_in, log_file
 from comastre.studies.pace import time_left
 from comastre.studies.plan import Plan, PlannedRun
 from comastre.studies.workers import Job, Workers
@@ -164,8 +164,8 @@ def last_line(log: Path) -> str:
 def announcement(plan: Plan, out: Path) -> list[str]:
     """Before anything starts: how many runs, which are done, and what they share."""
     study, runs = plan.study, plan.runs
-    done = [run for run in runs if is_finished(folder_of(out, run))]
-    begun = [run for run in runs if run not in done and has_first_step(folder_of(out, run))]
+    done = [run for run in runs if is_finished(lies_in(out, run))]
+    begun = [run for run in runs if run not in done and has_first_step(lies_in(out, run))]
     counts = [
         _count(len(study.rows), "row"),
         _count(len(study.settings), "setting"),

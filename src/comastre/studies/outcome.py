@@ -18,8 +18,10 @@ from comastre.evaluation.recall import Recall
 from comastre.evaluation.results import BACKGROUND, Results, StepResult
 from comastre.studies.directory import folder_of, is_finished
 from comastre.studies.found import ERRORS, RowFound, RunFound, Scores, SettingFound, StepFound, StudyFound
+from comastre.studies.merging import shared_fields
 from comastre.studies.plan import Plan, PlannedRun, conventions
-from comastre.text import brief
+
+_FILES = ("data.root", "backbone.weights", "init", "continual.partition")
 
 
 def collect(plan: Plan, out: Path) -> StudyFound:
@@ -44,6 +46,7 @@ def collect(plan: Plan, out: Path) -> StudyFound:
         any_run = next(run for run in plan.runs if run.setting == setting)
         paper = study.paper_setting.get(setting.label, "")
         settings.append(SettingFound(setting.label, setting.source, conventions(any_run.config), paper))
+    alike, unlike = _fields(plan)
     return StudyFound(
         name=study.name,
         title=study.title or study.name,
@@ -56,7 +59,8 @@ def collect(plan: Plan, out: Path) -> StudyFound:
         seeds=study.seeds,
         orders=tuple(order.number for order in study.orders),
         runs=tuple(runs),
-        unlike=_unlike(plan),
+        unlike=unlike,
+        alike=alike,
         environment=_environment(plan, out),
     )
 
@@ -137,19 +141,24 @@ def _at_once(run: PlannedRun) -> bool:
     return run.config.spec.all_at_once or run.config.continual.setting == "joint"
 
 
-def _unlike(plan: Plan) -> dict[str, dict[str, Any]]:
-    """What rows do not share of the settings that every method has, in the first setting: is it fair?"""
+def _fields(plan: Plan) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Of the settings that every method has, what rows share in the first setting and what not: is it fair?"""
     sections = {spec.section_name for spec in methods.methods().values()}
     first: dict[str, dict[str, Any]] = {}
     for run in plan.runs:
         if run.setting == plan.study.settings[0] and run.row.name not in first:
             values = flatten(run.config.model_dump(mode="json"))
             first[run.row.name] = {
-                name: value for name, value in values.items() if name.partition(".")[0] not in (*sections, "seed")
+                name: _without_folder(name, value)
+                for name, value in values.items()
+                if name.partition(".")[0] not in (*sections, "seed", "method")
             }
-    names = dict.fromkeys(name for values in first.values() for name in values if name != "method")
-    found = {name: {row: values.get(name) for row, values in first.items()} for name in names}
-    return {name: values for name, values in found.items() if len({brief(value, 500) for value in values.values()}) > 1}
+    return shared_fields(first, list(first))
+
+
+def _without_folder(name: str, value: Any) -> Any:
+    """A study may be given away: where files lie on this machine is nobody's business."""
+    return Path(value).name if name in _FILES and isinstance(value, str) else value
 
 
 def _environment(plan: Plan, out: Path) -> dict[str, str]:

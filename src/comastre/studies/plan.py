@@ -36,6 +36,8 @@ class PlannedRun:
     config: RunConfig
     group: int
     """Runs of the same group have the same first step."""
+    earlier_name: str = ""
+    """What its folder was called by versions that left out the setting of a study of one."""
 
     @property
     def label(self) -> str:
@@ -76,10 +78,11 @@ def plan(study: Study, overrides: Mapping[str, Any] | None = None) -> Plan:
                     if seed not in _seeds(row, study):
                         continue
                     config = configuration(study, row, setting, seed, order, overrides or {})
-                    parts = [slugs[row.name], *([places[setting.label]] if len(study.settings) > 1 else [])]
-                    parts += [f"seed-{seed}", *([f"order-{order.number}"] if order.number else [])]
-                    name = "--".join(parts)
-                    runs.append(PlannedRun(name, row, setting, seed, order, config, _group(config, runs)))
+                    which = [f"seed-{seed}", *([f"order-{order.number}"] if order.number else [])]
+                    # Always with the setting: another may be added to the study later.
+                    name = "--".join([slugs[row.name], places[setting.label], *which])
+                    earlier = "--".join([slugs[row.name], *which]) if len(study.settings) == 1 else ""
+                    runs.append(PlannedRun(name, row, setting, seed, order, config, _group(config, runs), earlier))
     _refuse_unlike(runs)
     return Plan(study, tuple(runs))
 

@@ -160,6 +160,8 @@ def chosen(study: Study, rows: Sequence[str], settings: Sequence[str]) -> Study:
                 raise UserError(f"the study {study.name} has no {what} {name!r}: there are {'; '.join(known)}")
     return replace(
         study,
+        all_rows=tuple(row.name for row in study.rows),
+        all_settings=tuple(setting.label for setting in study.settings),
         rows=tuple(row for row in study.rows if not rows or row.name in rows),
         settings=tuple(setting for setting in study.settings if not settings or setting.label in settings),
     )

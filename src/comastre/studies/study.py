@@ -69,3 +69,6 @@ class Study:
     """By label: under which name the paper has a setting."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """Fields that the command line must give, each with what for."""
+    all_rows: tuple[str, ...] = ()
+    """Names of its rows in their order, also where only some of them are chosen."""
+    all_settings: tuple[str, ...] = ()
