@@ -29,13 +29,16 @@ HOSTILE = {"</script><b>&": [40.0, 41.0], "a|b": [30.0, 31.0], "=1+1": [20.0, 20
 def test_the_best_is_bold_the_second_underlined_and_a_ceiling_is_not_ranked() -> None:
     scores = study_tables(STUDY, "paper")[0]
     lines = as_markdown(scores).splitlines()
-    assert "| ours | **52.0 ± 1.0** | **32.0 ± 1.0** | **42.0 ± 1.0** | **42.0 ± 1.0** |" in lines
-    assert "| theirs | <u>50.8 ± 0.8</u> | <u>30.8 ± 0.8</u> | <u>40.8 ± 0.8</u> | <u>40.8 ± 0.8</u> |" in lines
-    assert "| joint | 70.0 | 50.0 | 60.0 | 60.0 |" in lines
+    assert "| ours | **52.0 ± 1.0** | **32.0 ± 1.0** | **42.0 ± 1.0** | **42.0 ± 1.0** | 80.0 ± 0.0 |" in lines
+    assert (
+        "| theirs | <u>50.8 ± 0.8</u> | <u>30.8 ± 0.8</u> | <u>40.8 ± 0.8</u> | <u>40.8 ± 0.8</u> | 80.0 ± 0.0 |"
+        in lines
+    )
+    assert "| joint | 70.0 | 50.0 | 60.0 | 60.0 | 80.0 |" in lines
     latex = as_latex(scores)
     assert r"ours & \textbf{52.0 $\pm$ 1.0}" in latex
     assert r"\underline{50.8 $\pm$ 0.8}" in latex
-    assert r"\cmidrule(lr){2-5}" in latex
+    assert r"\cmidrule(lr){2-6}" in latex
 
 
 def test_where_all_rows_are_ceilings_they_are_ranked() -> None:
@@ -72,6 +75,38 @@ def test_the_order_of_rows_is_compared_with_the_papers() -> None:
     said = " ".join(agreement_words(turned, turned.settings[0], "paper"))
     assert "2 of 3 pairs stand here as there. Turned within the spread: theirs above ours." in said
     assert not agreements(study, study.settings[0], "all", "no_background")  # the paper has no such numbers
+
+
+def test_the_papers_numbers_are_of_its_own_stream() -> None:
+    papers = {"ours": ("voc", "CoMasTRe"), "theirs": ("voc", "PLOP")}
+    study = made_study(ROWS, at_once=["joint"], papers=papers, scale="paper")
+    assert "(63.5)" in as_markdown(study_tables(study, "paper")[0])
+    streams = ({"continual.protocol": "disjoint"}, {"continual.class_order": [2, 1, 3]})
+    for stream in streams:
+        setting = replace(study.settings[0], conventions=stream)
+        other = replace(study, settings=(setting,))
+        assert "(63.5)" not in as_markdown(study_tables(other, "paper")[0])
+        assert not agreement_words(other, setting, "paper")
+    drawn = replace(study, orders=(0, 1))
+    assert "(63.5)" not in as_markdown(study_tables(drawn, "paper")[0])
+    assert not agreements(drawn, drawn.settings[0], "all", "paper")
+
+
+def test_a_row_that_lacks_a_bad_seed_of_another_is_not_called_ahead_of_it() -> None:
+    study = made_study({"a": [60.0, 61.0], "b": [61.0, 62.001, 30.0]})
+    words = " ".join(difference_words(study, study.settings[0], "paper"))
+    assert "a is first on all." in words and "Behind it" not in words
+    assert "Ahead of it beyond the spread in the seeds that both have: b (+1.0" in words
+
+
+def test_what_the_paper_found_and_what_is_kept_are_shown() -> None:
+    study = made_study(ROWS, at_once=["joint"])
+    rows = tuple(replace(row, found="resists forgetting of masks") for row in study.rows)
+    page = render_study(replace(study, rows=rows, metric="later_recall"), "paper")
+    assert page.count("resists forgetting of masks") == len(rows)
+    assert "Base classes (s &gt; 0)" in page
+    table = as_markdown(study_tables(study, "paper")[0])
+    assert "| base kept |" in table and "80.0 ± 0.0" in table
 
 
 def test_the_papers_number_stands_beside_a_cell() -> None:
@@ -149,7 +184,7 @@ def several_settings() -> StudyFound:
 
 def test_settings_stand_side_by_side_in_latex() -> None:
     latex = as_latex(study_tables(several_settings(), "paper")[0])
-    assert r" & \multicolumn{4}{c}{2-1} & \multicolumn{4}{c}{other} \\" in latex
-    assert r"\cmidrule(lr){2-5} \cmidrule(lr){6-9}" in latex
+    assert r" & \multicolumn{5}{c}{2-1} & \multicolumn{5}{c}{other} \\" in latex
+    assert r"\cmidrule(lr){2-6} \cmidrule(lr){7-11}" in latex
     page = render_study(several_settings(), "paper")
     assert page.count('class="group"') == 2

@@ -12,7 +12,8 @@ from comastre.report.gather import Run
 from comastre.report.groups import dataset_of
 
 METHOD = "CoMasTRe"
-WHERE = "CVPR 2024, ResNet-101, overlapped"
+PROTOCOL = "overlapped"
+WHERE = f"CVPR 2024, ResNet-101, {PROTOCOL}"
 _DATASETS = ("voc", "ade20k")
 # Their numbers fit (100 base + 50 inc) / 150 = all, those of every other row (101 base + 50 inc) / 151.
 WITHOUT_BACKGROUND = {"ade20k": ("Joint (CoMFormer)", "Joint (CoMasTRe)")}
@@ -60,7 +61,7 @@ class Reference:
 
 def reference(run: Run) -> Reference | None:
     """The paper's numbers for the data and setting of a run; None where it has none."""
-    if run.results is None or run.results.protocol != "overlapped" or run.setting("continual", "class_order"):
+    if run.results is None or run.results.protocol != PROTOCOL or run.setting("continual", "class_order"):
         return None
     dataset, setting = dataset_of(run), run.results.setting
     table = tables()[dataset] if dataset in _DATASETS else {}

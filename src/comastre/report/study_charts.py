@@ -113,13 +113,14 @@ def score_charts(study: StudyFound, setting: SettingFound, convention: str) -> l
 
 
 def recall_charts(study: StudyFound, setting: SettingFound) -> list[Chart]:
-    """Average recall of proposals over the steps, of all and of the confident ones, and of classes to come."""
+    """Average recall of proposals over the steps: of all, of confident ones, of base classes and of classes to come."""
     return _charts(
         study,
         setting,
         [
             ("All proposals (s > 0)", lambda step: None if step.recall is None else step.recall[0]),
             ("Confident proposals (s > α)", lambda step: None if step.recall is None else step.recall[1]),
+            ("Base classes (s > 0)", lambda step: step.base_recall),
             ("Classes not learned yet (s > 0)", lambda step: step.later_recall),
         ],
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comastre.config.conventions import PAPER
-from comastre.report.paper import WITHOUT_BACKGROUND
+from comastre.report.paper import PROTOCOL, WITHOUT_BACKGROUND
 from comastre.report.paper import tables as paper_tables
 from comastre.studies.found import ERRORS, RowFound, RunFound, SettingFound, StudyFound
 from comastre.studies.statistics import PairedDifference, Summary, paired, summary
@@ -85,6 +85,7 @@ def cells(
 ) -> dict[str, dict[str, Cell]]:
     """By row and metric, ranked among the rows that are no ceiling."""
     found: dict[str, dict[str, Cell]] = {row.name: {} for row in study.rows}
+    in_order = _in_own_order(study)
     for metric in metrics:
         summaries = {
             row.name: summary([value(run, metric, convention) for run in study.of(row.name, setting.label)])
@@ -94,8 +95,9 @@ def cells(
         rivals = sorted({mean for mean in means.values() if mean is not None}, reverse=True)
         for row in study.rows:
             mean = means.get(row.name)
-            rank = None if mean is None else rivals.index(mean) + 1
-            paper = papers_number(row, setting, metric, convention)
+            # What is kept is a share of a first step of its own: a weak one is kept easily, so that nobody is best.
+            rank = None if mean is None or metric == "kept" else rivals.index(mean) + 1
+            paper = papers_number(row, setting, metric, convention) if in_order else None
             found[row.name][metric] = Cell(summaries[row.name], rank, paper)
     return found
 
@@ -134,7 +136,7 @@ def mask_totals(study: StudyFound, setting: SettingFound, row: RowFound, part: s
 
 def metrics_of(study: StudyFound) -> tuple[str, ...]:
     """Columns of the main table: those of which there is a number, the study's own metric among them."""
-    wanted = MIOU if study.metric == "all" else (*OF_PROPOSALS, "all")
+    wanted = (*MIOU, "kept") if study.metric == "all" else (*OF_PROPOSALS, "all")
     return tuple(metric for metric in wanted if _has(study, metric)) or MIOU
 
 
@@ -198,6 +200,8 @@ def papers_number(row: RowFound, setting: SettingFound, metric: str, convention:
     """The paper's number of a row in a setting; None where it has none, and under other conventions than its own."""
     if metric in MIOU and convention != _papers_convention(row, setting):
         return None
+    if not _papers_stream(setting):
+        return None
     place: Any = paper_tables()
     for key in row.paper:
         place = place.get(key) if isinstance(place, Mapping) else None
@@ -208,6 +212,17 @@ def papers_number(row: RowFound, setting: SettingFound, metric: str, convention:
     elif metric != "all":  # Table 3 has one number per row
         return None
     return float(place) if isinstance(place, int | float) and math.isfinite(place) else None
+
+
+def _papers_stream(setting: SettingFound) -> bool:
+    """Whether images and classes come as in the paper: overlapped, and in the data's own order."""
+    own = setting.conventions
+    return own.get("continual.protocol", PROTOCOL) == PROTOCOL and own.get("continual.class_order") is None
+
+
+def _in_own_order(study: StudyFound) -> bool:
+    """Whether a mean over all runs is one over the data's own order alone, as the paper's numbers are."""
+    return set(study.orders) <= {0}
 
 
 def _papers_convention(row: RowFound, setting: SettingFound) -> str:
@@ -239,6 +254,8 @@ class Agreement:
 
 def agreements(study: StudyFound, setting: SettingFound, metric: str, convention: str) -> list[Agreement]:
     """For every row: is it above and below the same rows as in the paper."""
+    if not _in_own_order(study):
+        return []
     means, theirs = {}, {}
     for row in rivals_of(study):
         mean = summary([value(run, metric, convention) for run in study.of(row.name, setting.label)]).mean

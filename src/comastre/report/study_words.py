@@ -41,18 +41,20 @@ def difference_words(study: StudyFound, setting: SettingFound, convention: str) 
     found = against_best(study, setting, metric, convention)
     if first is None or not found:
         return []
+    # A row that lacks some of the seeds can have the lower mean and yet be ahead in every seed that both have.
+    ahead = [
+        each for each in found if each.difference.verdict == "beyond" and (each.difference.differences.mean or 0) > 0
+    ]
     parts = {
-        "beyond": [_behind(each) for each in found if each.difference.verdict == "beyond"],
-        "within": [_behind(each) for each in found if each.difference.verdict == "within"],
-        "unknown": [_behind(each) for each in found if each.difference.verdict == "unknown"],
+        "Ahead of it beyond the spread in the seeds that both have": ahead,
+        "Behind it beyond the spread": [
+            each for each in found if each.difference.verdict == "beyond" and each not in ahead
+        ],
+        "Within the spread": [each for each in found if each.difference.verdict == "within"],
+        "One pair alone says nothing of the spread": [each for each in found if each.difference.verdict == "unknown"],
     }
     words = [f"{setting.label}: {first} is first on {TITLES[metric]}."]
-    if parts["beyond"]:
-        words.append(f"Behind it beyond the spread: {', '.join(parts['beyond'])}.")
-    if parts["within"]:
-        words.append(f"Within the spread: {', '.join(parts['within'])}.")
-    if parts["unknown"]:
-        words.append(f"One pair alone says nothing of the spread: {', '.join(parts['unknown'])}.")
+    words += [f"{what}: {', '.join(map(_behind, rows))}." for what, rows in parts.items() if rows]
     return words
 
 
