@@ -91,6 +91,17 @@ def test_the_command_line_lies_over_the_study_and_rows_over_both(tmp_path: Path)
         (("{distillation.mask: false}", "{continual.protocol: disjoint}"), "continual.protocol differs"),
         (("{distillation.mask: false}", "{evaluation.convention: no_background}"), "evaluation.convention differs"),
         (("{distillation.mask: false}", "{data.val_images: 7}"), "data.val_images differs"),
+        (("{distillation.mask: false}", "{data.root: elsewhere}"), "data.root differs (None and 'elsewhere')"),
+        (("{distillation.mask: false}", "{continual.setting: 6-2}"), "row no masks: the field continual.setting is"),
+        (("fields: {training", "fields: {seed: 3, training"), "the field seed is for one run: name it in `seeds`"),
+        (("fields: {training", "fields: {method: mib, training"), "the field method is for one run"),
+        (("title: What masks are worth", "orders: true"), "orders is True but orders must be how many"),
+        (("title: What masks are worth", "settings: 3"), "settings is 3 but settings must be a list"),
+        (
+            ("title: What masks are worth", "settings: {x: {preset: shapes-6-2, seting: 6-1}}"),
+            "there is no field settings.x.seting: did you mean setting?",
+        ),
+        (("method: deeplab-joint,", "method: deeplab-joint, scales: [smal],"), "row ceiling: there is no scale 'smal'"),
     ],
 )
 def test_mistakes_in_a_file_are_one_sentence(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
@@ -127,6 +138,9 @@ def test_mistakes_in_a_file_are_one_sentence(tmp_path: Path, change: tuple[str, 
         ("table-5 --scale shapes --methods plop --out x", "leave out --methods"),
         ("table-5 --scale shapes --rows masks --out x", "has no row 'masks': there are mask; score"),
         ("table-5 --out x", "choose one with --scale"),
+        ("shapes-6-2 --methods plop --continual.setting 6-1 --out x", "is for one run: give --settings"),
+        ("table-4 --scale shapes --init nowhere --out x", "--init nowhere does not exist"),
+        ("shapes-6-2 --methods plop --training.loggers wandb --out x --dry-run", "pip install wandb"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_sentence(
@@ -137,6 +151,26 @@ def test_mistakes_on_the_command_line_are_one_sentence(
         dispatch(["compare", *arguments.split()])
     assert sentence in str(raised.value)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("rows: [", "mine.yaml is not valid YAML"),
+        ("row: [comastre]\npreset: shapes-6-2\n", "there is no field row: did you mean rows?"),
+        ("", "mine.yaml is no study: name methods to compare"),
+        ("- comastre\n", "must hold `field: value` lines"),
+        ("base: shapes-6-2\n", "mine.yaml is no study: name methods to compare"),
+    ],
+)
+def test_a_file_that_is_no_study_is_told_what_it_lacks(
+    text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError) as raised:
+        dispatch(["compare", "mine.yaml", "--out", "x"])
+    assert sentence in str(raised.value)
 
 
 def test_folders_that_are_no_study_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +199,11 @@ def test_orders_are_permutations_drawn_by_number_whatever_their_count() -> None:
     assert alone.config.continual.class_order == orders[2]
     assert alone.name == "comastre--6-1--seed-0--order-2"
     assert len({run.group for run in runs}) == 6
+
+
+def test_orders_that_are_given_keep_clear_of_those_that_are_drawn() -> None:
+    orders = read_orders((tuple(range(10, 0, -1)), 1), "--orders")
+    assert [order.number for order in orders] == [2, 1]
 
 
 def test_settings_that_begin_alike_share_a_first_step_and_others_do_not() -> None:

@@ -60,12 +60,13 @@ def compare(
         seeds: Seeds, as in 0,1,2; by default those of the study, or 0.
         orders: How many class orders: the data's own, then drawn ones; or their numbers, as in 0,3.
         scale: Of a built-in study: paper (GPUs), voc-small (photographs on a CPU) or shapes (built-in data).
-        jobs: Runs at the same time; cores are divided among them. By default 1, on a cluster as many as can start.
+        jobs: Runs at the same time; cores are divided among them. By default 1, on SLURM as many as can start.
         cluster: Train on a cluster by submitit (pip install 'comastre[cluster]'): slurm, or local to try it here.
         cluster_options: For submitit, as in '{slurm_partition: gpu, timeout_min: 600}'.
         dry_run: Say what would be done, and do nothing.
         overrides: Fields from the command line, already split off.
     """
+    from comastre.config.settings import flatten
     from comastre.studies.directory import STUDY, log_file, refuse_unfit
     from comastre.studies.plan import plan, refuse_impossible
 
@@ -74,7 +75,19 @@ def compare(
     if (Path(source) / STUDY).is_file() and out is None:
         from comastre.studies.found import read_found
 
-        given = {"--methods": methods, "--seeds": seeds, "--orders": orders, "--scale": scale, "--jobs": jobs}
+        given = {
+            "--methods": methods,
+            "--rows": rows,
+            "--settings": settings,
+            "--seeds": seeds,
+            "--orders": orders,
+            "--scale": scale,
+            "--jobs": jobs,
+            "--cluster": cluster,
+            "--cluster-options": cluster_options,
+            "--dry-run": dry_run,
+            **{f"--{name}": "given" for name in flatten(overrides or {})},
+        }
         for name, value in given.items():
             if value:
                 raise UserError(f"{source} is a finished study, which is shown again: leave out {name}, or add --out")

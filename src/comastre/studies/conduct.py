@@ -64,7 +64,9 @@ def _workers(plan: Plan, out: Path, where: Where) -> tuple[Workers, int]:
     if where.cluster is not None:
         from comastre.studies.cluster import Cluster
 
-        return Cluster(where.cluster, where.options, out, plan.runs[0].config), where.jobs or len(plan.runs)
+        # On this machine all at once would take each other's cores.
+        most = where.jobs or (1 if where.cluster == "local" else len(plan.runs))
+        return Cluster(where.cluster, where.options, out, plan.runs[0].config), most
     if where.options:
         raise UserError("--cluster-options is for --cluster slurm: add that, or leave it out")
     most = where.jobs or 1

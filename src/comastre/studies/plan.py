@@ -16,11 +16,21 @@ from comastre.config.run import RunConfig
 from comastre.config.settings import flatten, load_config
 from comastre.data.build import build_dataset
 from comastre.errors import UserError
+from comastre.paths import user_path
 from comastre.section import merge
 from comastre.stream.scenario import split_classes
 from comastre.studies.fields import fields_of
 from comastre.studies.study import Order, Row, Setting, Study
 from comastre.text import brief
+from comastre.training.loggers import refuse_missing
+
+_OF_A_STUDY = {
+    "method": "--methods",
+    "seed": "--seeds",
+    "continual.setting": "--settings",
+    "continual.class_order": "--orders",
+}
+"""Fields of a run that rows, seeds, settings and orders decide in a study."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,12 @@ def conventions(config: RunConfig) -> dict[str, Any]:
 
 
 def refuse_impossible(plan: Plan, look_at_data: bool) -> None:
-    """Say which setting the data cannot have; without `look_at_data` only of data that needs no folder."""
+    """Say what would stop runs one by one: a logger or a model to start from that is not there, a setting that the data
+    cannot have; without `look_at_data` only data is looked at that needs no folder."""
+    for run in plan.runs:
+        refuse_missing(run.config)
+        if run.config.init is not None and not user_path(run.config.init, "init").exists():
+            raise UserError(f"--init {run.config.init} does not exist: give the folder of a run or of a model")
     for setting in plan.study.settings:
         config = next(run.config for run in plan.runs if run.setting == setting)
         if look_at_data or not find_dataset(config.data.dataset).needs_root:
@@ -154,7 +169,9 @@ def _refuse_unlike(runs: Sequence[PlannedRun]) -> None:
     first: dict[tuple[str, int], PlannedRun] = {}
     for run in runs:
         other = first.setdefault((run.setting.label, run.order.number), run)
-        ours, theirs = conventions(run.config), conventions(other.config)
+        # The folder is not among the conventions, which are kept, so that data may move between two parts of a study.
+        ours = conventions(run.config) | {"data.root": run.config.data.root}
+        theirs = conventions(other.config) | {"data.root": other.config.data.root}
         for name in dict.fromkeys([*theirs, *ours]):
             if json.dumps(ours.get(name), default=str) != json.dumps(theirs.get(name), default=str):
                 raise UserError(
@@ -178,9 +195,17 @@ def _refuse_unused(study: Study, overrides: Mapping[str, Any]) -> None:
             raise UserError(f"the study {study.name} needs --{name}, {reason}")
     sections = {spec.section_name: spec.name for spec in methods.methods().values()}
     used = {methods.find(_method(row, setting)).section_name for row in study.rows for setting in study.settings}
+    for name in flatten(overrides):
+        if name in _OF_A_STUDY:
+            raise UserError(f"--{name} is for one run: give {_OF_A_STUDY[name]}, which a study may have several of")
+    for where, fields in (("", study.fields), *((f", row {row.name}", row.fields) for row in study.rows)):
+        for name in flatten(fields):
+            if name in _OF_A_STUDY:
+                raise UserError(
+                    f"the study {study.name}{where}: the field {name} is for one run: name it in "
+                    f"`{_OF_A_STUDY[name].removeprefix('--')}`"
+                )
     for name in overrides:
-        if name in ("method", "seed"):
-            raise UserError(f"--{name} is for one run: give --{name}s, which a study has several of")
         if name in sections and name not in used:
             raise UserError(f"--{name}... is for the method {sections[name]}, which no row of this study has")
 

@@ -10,10 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, StrictInt, ValidationError, field_validator
 
 from comastre.config import methods
-from comastre.config.settings import flatten, preset_names, read_settings
+from comastre.config.settings import flatten, load_config, preset_names, read_settings
 from comastre.config.yaml_text import NotYaml, parse_yaml
 from comastre.documents import Unreadable, text_of
 from comastre.errors import UserError
@@ -27,7 +27,8 @@ MOST = 1000
 """Of rows, seeds, orders and settings, each: what is more, nobody can have meant."""
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MOST)]
-Orders = int | tuple[int | tuple[int, ...], ...]
+Orders = StrictInt | tuple[StrictInt | tuple[int, ...], ...]
+"""Strict, as `true` would count as 1."""
 
 
 class RowSpec(Section):
@@ -51,6 +52,11 @@ class SettingSpec(Section):
 
 
 Settings = dict[str, str | SettingSpec] | tuple[str, ...]
+_KINDS = ("dict[", "tuple[", "SettingSpec", "str", "int")
+_SHAPE_OF = {
+    "settings": "settings must be a list such as [6-2, 6-1], or names with a preset each, as in {15-1: voc-15-1}",
+    "orders": "orders must be how many class orders there are, or a list of their numbers or of class numbers each",
+}
 
 
 class ScaleSpec(Section):
@@ -169,6 +175,14 @@ def chosen(study: Study, rows: Sequence[str], settings: Sequence[str]) -> Study:
 
 def no_methods(source: str) -> UserError:
     """What to say of a source that is no study, where no methods are named."""
+    if source not in preset_names() and user_path(source).is_file():
+        try:
+            load_config(source)
+        except UserError:  # no run's file either: as a study it may have been meant
+            try:
+                read_study(source)
+            except UserError as error:
+                return error
     if source in preset_names() or user_path(source).is_file():
         return UserError(f"{source} is no study: name methods to compare, as in --methods comastre,finetune")
     if user_path(source).is_dir():
@@ -196,7 +210,12 @@ def read_orders(given: Orders, origin: str) -> tuple[Order, ...]:
                 "name every class once, by its number"
             )
         else:
-            orders.append(Order(place, each))
+            # Numbers of drawn orders in the same list stay what they are.
+            drawn = {other for other in given if isinstance(other, int)}
+            number = place
+            while number in drawn or any(order.number == number for order in orders):
+                number += 1
+            orders.append(Order(number, each))
     _refuse_twice([str(order.number) for order in orders], origin, "class order")
     if not orders:
         raise UserError(f"{origin}: orders is empty: leave it out, or name one")
@@ -212,8 +231,17 @@ def _resolved(spec: StudySpec, name: str, origin: str, scale: str | None, folder
             raise UserError(f"{origin} has several scales: choose one with --scale {' | '.join(spec.scales)}")
         if scale not in spec.scales:
             raise UserError(f"{origin} has no scale {scale!r}: choose {known}")
+    for row in spec.rows:
+        for name in row.scales or ():
+            if name not in spec.scales:
+                raise UserError(
+                    f"{origin}, row {row.name}: there is no scale {name!r}: "
+                    + (f"choose of {', '.join(spec.scales)}" if spec.scales else "leave out `scales`")
+                )
     own = spec.scales.get(scale or "", ScaleSpec())
     given = [row for row in spec.rows if row.scales is None or scale is None or scale in row.scales]
+    if not given:
+        raise UserError(f"{origin} has no row at the scale {scale}: choose another, or add the scale to a row")
     _refuse_twice([row.name for row in given], origin, "row")
     preset, settings = own.preset or spec.preset, own.settings or spec.settings
     if preset is None and not isinstance(settings, dict):
@@ -287,17 +315,24 @@ def _refuse_twice(names: Sequence[str], origin: str, what: str) -> None:
 
 def _explained(error: ValidationError) -> str:
     """The first thing that is wrong with a study file."""
-    first = error.errors()[0]
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    errors = error.errors()
+    # A slip in a field's name comes first: what is missing is missing for it.
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    # Where a field may be of several kinds, pydantic names the kind, too, which is no place in the file.
+    several = first["loc"][:1] in (("settings",), ("orders",))
+    parts = [part for part in first["loc"] if not (several and str(part).startswith(_KINDS))]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     kind, message = first["type"], first["msg"]
     if kind == "extra_forbidden":
-        known = list(
-            (RowSpec if "rows" in first["loc"] else ScaleSpec if "scales" in first["loc"] else StudySpec).model_fields
-        )
+        sections: dict[str, type[Section]] = {"rows": RowSpec, "scales": ScaleSpec, "settings": SettingSpec}
+        section = next((sections[str(part)] for part in first["loc"][:-1] if str(part) in sections), StudySpec)
+        known = list(section.model_fields)
         near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
         return f"there is no field {place}: " + (
             f"did you mean {near[0]}?" if near else f"there are {shortened(known)}"
         )
+    if several:
+        return f"{place} is {brief(first['input'])} but {_SHAPE_OF[str(first['loc'][0])]}"
     if kind == "missing":
         return f"{place} is missing"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
