@@ -238,6 +238,107 @@ def test_what_cannot_be_read_is_told_and_nothing_written(
     assert not (tmp_path / "out").exists()
 
 
+WITHOUT_SHAPES = [
+    ("resnet", "activation_function", "gelu"),
+    ("resnet", "pre_norm", True),
+    ("resnet", "enforce_input_projection", True),
+    ("resnet", "common_stride", 2),
+    ("resnet", "feature_strides", [8, 16, 32, 64]),
+    ("resnet", "num_hidden_layers", 3),
+    ("resnet", "backbone_config.hidden_act", "gelu"),
+    ("resnet", "backbone_config.downsample_in_first_stage", True),
+    ("resnet", "backbone_config.downsample_in_bottleneck", True),
+    ("resnet", "backbone_config.out_features", ["stem", "stage2", "stage3", "stage4"]),
+    ("resnet", "backbone_config.out_indices", [0, 1, 2, 3, 4]),
+    ("swin", "backbone_config.hidden_act", "relu"),
+    ("swin", "backbone_config.layer_norm_eps", 1e-3),
+    ("swin", "backbone_config.qkv_bias", False),
+    ("swin", "backbone_config.use_absolute_embeddings", True),
+    ("swin", "backbone_config.patch_size", 8),
+    ("swin", "backbone_config.out_features", ["stem", "stage1", "stage2", "stage3", "stage4"]),
+    ("timm", "backbone_config.out_indices", [0, 2, 3, 4]),
+    ("timm", "backbone_config.output_stride", 16),
+    ("timm", "backbone_config.features_only", False),
+    ("kwargs", "backbone_kwargs.out_indices", [0, 2, 3, 4]),
+    ("kwargs", "backbone_kwargs.output_stride", 16),
+    ("kwargs", "backbone_kwargs.act_layer", "gelu"),
+]
+"""Fields that the weights do not show: with most of them transformers computes other numbers from the same file."""
+
+
+@pytest.fixture(scope="module")
+def checkpoints(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One per way to describe a backbone; the last is what older versions of transformers wrote of timm's."""
+    place = tmp_path_factory.mktemp("checkpoints")
+    make_reference("swin").save_pretrained(place / "swin")
+    backbone = BackboneConfig(name="test_resnet", weights="none")
+    settings = Mask2FormerConfig.model_validate(Mask2FormerConfig.for_size("tiny"))
+    bundle = Bundle(
+        build_model(settings, backbone, [2]).eval(),
+        class_table(("wall", "sky"), [2]),
+        Description("mask2former", "tiny", backbone, settings),
+    )
+    export_model(bundle, place / "timm")
+    shutil.copytree(place / "timm", place / "kwargs")
+    options = {"out_indices": [1, 2, 3, 4]}
+    _edit_config(backbone_config=None, backbone="test_resnet", use_timm_backbone=True, backbone_kwargs=options)(
+        place / "kwargs"
+    )
+    return {"resnet": folder, **{kind: place / kind for kind in ("swin", "timm", "kwargs")}}
+
+
+def _with_fields(checkpoint: Path, copy: Path, fields: dict[str, Any]) -> Path:
+    """The checkpoint with other fields in its config.json; the weights, which may be large, are not copied."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    for field, value in fields.items():
+        section, _, name = field.rpartition(".")
+        (config[section] if section else config)[name] = value
+    copy.mkdir()
+    write_json(copy / "config.json", config)
+    (copy / "model.safetensors").hardlink_to(checkpoint / "model.safetensors")
+    return copy
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), WITHOUT_SHAPES)
+def test_what_would_be_computed_otherwise_is_refused(
+    checkpoints: dict[str, Path], tmp_path: Path, kind: str, field: str, value: Any
+) -> None:
+    copy = _with_fields(checkpoints[kind], tmp_path / "copy", {field: value})
+    with pytest.raises(UserError) as told:
+        command(str(copy), tmp_path / "out")
+    assert f"has {field} {value!r}" in str(told.value) or "has backbone_kwargs.act_layer in" in str(told.value)
+    assert "\n" not in str(told.value) and "config.json" in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("resnet", {"out_features": None, "out_indices": [-4, -3, -2, -1]}),
+        ("swin", {"patch_size": [4, 4], "image_size": 64, "drop_path_rate": 0.5, "hidden_dropout_prob": 0.5}),
+        ("timm", {"out_indices": [-4, -3, -2, -1], "output_stride": 32, "freeze_batch_norm_2d": True}),
+    ],
+)
+def test_other_words_for_the_same_computation_are_read(
+    checkpoints: dict[str, Path], tmp_path: Path, kind: str, changes: dict[str, Any]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    fields = {f"backbone_config.{name}": value for name, value in changes.items()}
+    copy = _with_fields(checkpoints[kind], tmp_path / "copy", fields)
+    theirs = transformers.Mask2FormerForUniversalSegmentation.from_pretrained(copy).eval()
+    ours = import_model(copy).model
+    images = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected, found = theirs(ours.backbone.normalise(images, None)), ours(images)
+    torch.testing.assert_close(found.class_logits[-1], expected.class_queries_logits, atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.layers[-1].mask_logits, expected.masks_queries_logits, atol=1e-4, rtol=0)
+
+
+def test_older_descriptions_of_a_timm_backbone_are_read(checkpoints: dict[str, Path]) -> None:
+    old, new = (import_model(checkpoints[kind]) for kind in ("kwargs", "timm"))
+    assert old.description == new.description
+
+
 def test_what_transformers_does_not_know_is_not_exported(folder: Path, tmp_path: Path) -> None:
     bundle = import_model(folder)
     other = replace(bundle, model=torch.nn.Linear(1, 1))

@@ -14,7 +14,16 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from comastre.bundle.checkpoint import CONFIG, PROCESSOR, Checkpoint, read_checkpoint
-from comastre.bundle.mask2former import POINTS, RESNETS, SWINS, kind_of, load_whole, refuse_misfit, sections_of
+from comastre.bundle.mask2former import (
+    POINTS,
+    RESNETS,
+    SWINS,
+    kind_of,
+    load_whole,
+    refuse_misfit,
+    refuse_other_maps,
+    sections_of,
+)
 from comastre.bundle.mask2former_names import BackboneKind, to_ours, to_theirs
 from comastre.bundle.own_settings import KEY, read_settings, written_settings
 from comastre.bundle.store import Bundle, Description
@@ -79,7 +88,9 @@ def _built(checkpoint: Checkpoint, settings: Mask2FormerConfig, backbone: Backbo
         state = to_ours(checkpoint.tensors, kind_of(checkpoint))
         with torch.random.fork_rng(devices=[]):
             with torch.device("meta"):
-                refuse_misfit(build_model(settings, backbone, [classes]), state)
+                shapes_alone = build_model(settings, backbone, [classes])
+                refuse_misfit(shapes_alone, state)
+                refuse_other_maps(checkpoint, shapes_alone.backbone)
             model = build_model(settings, backbone, [classes])
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from comastre.bundle.checkpoint import Checkpoint, read_checkpoint
@@ -14,6 +15,7 @@ from comastre.bundle.mask2former_names import BackboneKind, to_ours
 from comastre.errors import UserError
 from comastre.methods.comastre.config import ModelConfig
 from comastre.methods.comastre.segmenter import Segmenter
+from comastre.nets.backbone import Backbone
 from comastre.text import brief
 
 RESNETS: Mapping[tuple[str, tuple[int, ...]], str] = {
@@ -36,6 +38,40 @@ SWINS: Mapping[tuple[int, tuple[int, ...], int], str] = {
 POINTS = 4
 """Sampling points of deformable attention, which transformers does not write down."""
 
+Allowed = Mapping[str, tuple[Any, ...]]
+# Fields that change what is computed and no weight's shape, which `refuse_misfit` would tell, with the values that mean
+# what is computed here, that of most checkpoints first. A field that is not there has that one in transformers, too.
+_FIELDS: Allowed = {
+    "activation_function": ("relu",),
+    "pre_norm": (False,),
+    "enforce_input_projection": (False,),
+    "common_stride": (4,),
+    "feature_strides": ([4, 8, 16, 32],),
+}
+_STAGES: Allowed = {
+    "out_features": (["stage1", "stage2", "stage3", "stage4"], None),
+    "out_indices": ([1, 2, 3, 4], [-4, -3, -2, -1], None),
+}
+_BACKBONE_FIELDS: Mapping[BackboneKind, Allowed] = {
+    "resnet": {
+        "hidden_act": ("relu",),
+        "downsample_in_first_stage": (False,),
+        "downsample_in_bottleneck": (False,),
+        **_STAGES,
+    },
+    "swin": {
+        "hidden_act": ("gelu",),
+        "layer_norm_eps": (1e-5,),
+        "qkv_bias": (True,),
+        "use_absolute_embeddings": (False,),
+        "patch_size": (4, [4, 4]),
+        **_STAGES,
+    },
+    "timm": {"features_only": (True,), "output_stride": (32, None)},
+}
+# Of `backbone_kwargs`, which older versions hand to timm as they are: any other could change the network.
+_TIMM_OPTIONS = ("features_only", "freeze_batch_norm_2d", "num_channels", "out_indices", "output_stride")
+
 
 @dataclass(frozen=True)
 class StageOneWeights:
@@ -57,6 +93,8 @@ def convert_mask2former(source: str | Path) -> StageOneWeights:
     classes = {"heads": decoder["heads"], "feedforward": decoder["feedforward"]}
     config = ModelConfig.model_validate({"size": "r50", **sections, "class_decoder": classes})
     state = to_ours(checkpoint.tensors, kind_of(checkpoint))
+    with torch.device("meta"):
+        refuse_other_maps(checkpoint, Backbone(config.backbone))
     return StageOneWeights(config, {name: value for name, value in state.items() if not name.startswith("class_head.")})
 
 
@@ -96,12 +134,16 @@ def sections_of(checkpoint: Checkpoint) -> dict[str, Any]:
             raise UserError(f"{source!r}: {name} is {brief(number)} but must be a number; fetch the checkpoint again.")
     if len(set(widths.values())) > 1:
         raise UserError(f"{source!r} has different widths {widths}; only equal ones can be converted.")
-    if described.get("pre_norm"):
-        raise UserError(f"{source!r} normalises before attention (pre_norm); only post-norm can be converted.")
-    if described.get("enforce_input_projection"):
-        raise UserError(f"{source!r} projects the decoder's inputs (enforce_input_projection), which stage 1 does not.")
+    if (same := described.get("num_hidden_layers", decoder_layers)) != decoder_layers:
+        raise UserError(
+            f"{source!r} has num_hidden_layers {brief(same)} but decoder_layers {decoder_layers} in its config.json, "
+            "which are names of one number: correct it there, or fetch the checkpoint again."
+        )
+    name = _backbone_name(checkpoint)
+    _refuse_other(source, described, _FIELDS)
+    _refuse_other_backbone(checkpoint)
     return {
-        "backbone": {"name": _backbone_name(checkpoint), "weights": "none"},
+        "backbone": {"name": name, "weights": "none"},
         "pixel_decoder": {
             "dim": widths["feature_size"],
             "layers": layers,
@@ -119,32 +161,65 @@ def sections_of(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _refuse_other_backbone(checkpoint: Checkpoint) -> None:
+    source, (where, described) = checkpoint.source, _described_backbone(checkpoint)
+    _refuse_other(source, described, _BACKBONE_FIELDS[kind_of(checkpoint)], where)
+    unknown = sorted(set(described) - set(_TIMM_OPTIONS)) if where == "backbone_kwargs." else []
+    if unknown:
+        raise UserError(
+            f"{source!r} has {where}{unknown[0]} in its config.json, which may change its backbone and is not known "
+            "here: give a checkpoint without it, or predict with transformers."
+        )
+
+
+def refuse_other_maps(checkpoint: Checkpoint, backbone: Backbone) -> None:
+    """Say in a sentence that a timm backbone hands on other maps there than `backbone`, which need not have weights."""
+    if kind_of(checkpoint) == "timm":
+        where, described = _described_backbone(checkpoint)
+        places, count = list(backbone.places), len(backbone.network.feature_info.reduction())
+        from_the_end = [place - count for place in places]
+        _refuse_other(checkpoint.source, described, {"out_indices": (places, from_the_end, None)}, where)
+
+
+def _refuse_other(source: str, described: Mapping[str, Any], allowed: Allowed, where: str = "") -> None:
+    """Say in a sentence which field has a value that would be computed otherwise here."""
+    for field, values in allowed.items():
+        given = described.get(field, values[0])
+        if given not in values:
+            raise UserError(
+                f"{source!r} has {where}{field} {brief(given)} in its config.json, but models here compute with "
+                f"{brief(values[0])} alone: give a checkpoint that was trained so, or predict with transformers."
+            )
+
+
 def kind_of(checkpoint: Checkpoint) -> BackboneKind:
     """Which naming the backbone's tensors have."""
-    backbone = _described_backbone(checkpoint)
+    _, backbone = _described_backbone(checkpoint)
     if backbone.get("model_type") == "timm_backbone" or checkpoint.config.get("use_timm_backbone"):
         return "timm"
     return "swin" if backbone.get("model_type") == "swin" else "resnet"
 
 
-def _described_backbone(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What it says of its backbone, whose sizes must be numbers and names."""
-    backbone = checkpoint.config.get("backbone_config") or {}
+def _described_backbone(checkpoint: Checkpoint) -> tuple[str, Mapping[str, Any]]:
+    """Where it describes its backbone, and what it says: sizes must be numbers and names."""
+    config = checkpoint.config
+    where = next((name for name in ("backbone_config", "backbone_kwargs") if config.get(name)), "backbone_config")
+    backbone = config.get(where) or {}
     if isinstance(backbone, Mapping) and isinstance(backbone.get("depths", []), list | tuple):
         names = ("model_type", "layer_type", "embed_dim", "window_size")
         values = [*backbone.get("depths", []), *(backbone.get(name) for name in names)]
         if all(isinstance(value, str | int | None) for value in values):
-            return backbone
-    raise UserError(f"{checkpoint.source!r} has a backbone_config that is none; fetch the checkpoint again.")
+            return f"{where}.", backbone
+    raise UserError(f"{checkpoint.source!r} has a {where} that is none; fetch the checkpoint again.")
 
 
 def _backbone_name(checkpoint: Checkpoint) -> str:
     described = checkpoint.config
-    backbone = _described_backbone(checkpoint)
+    _, backbone = _described_backbone(checkpoint)
     kind, depths = kind_of(checkpoint), tuple(backbone.get("depths", ()))
     if kind == "timm":
         return str(backbone.get("backbone") or described.get("backbone"))
-    if kind == "swin" and not backbone.get("use_absolute_embeddings") and backbone.get("patch_size", 4) == 4:
+    if kind == "swin":
         name = SWINS.get((backbone.get("embed_dim", 96), depths, backbone.get("window_size", 7)))
     else:
         name = RESNETS.get((backbone.get("layer_type", ""), depths)) if backbone.get("model_type") == "resnet" else None
