@@ -214,6 +214,7 @@ def _damage(copy: Path) -> None:
     ("change", "sentence"),
     [
         (_edit_config(model_type="maskformer"), "holds a 'maskformer' checkpoint, not a mask2former"),
+        (lambda copy: write_json(copy / "config.json", {}), "has no model_type in its config.json: give"),
         (_edit_config(backbone_config={"model_type": "focalnet"}), "has a 'focalnet' backbone"),
         (_edit_config(num_queries=7), "have another shape of 'mask_decoder.query_features.weight'"),
         (_edit_config(num_attention_heads=None), "heads"),
@@ -337,6 +338,18 @@ def test_other_words_for_the_same_computation_are_read(
 def test_older_descriptions_of_a_timm_backbone_are_read(checkpoints: dict[str, Path]) -> None:
     old, new = (import_model(checkpoints[kind]) for kind in ("kwargs", "timm"))
     assert old.description == new.description
+
+
+def test_a_model_of_ours_needs_no_import_and_keeps_its_folder(folder: Path, tmp_path: Path) -> None:
+    command(str(folder), tmp_path / "model")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()}
+    with pytest.raises(UserError, match="is a model of comastre's already and needs no import: give it to `comastre"):
+        command(str(tmp_path / "model"), tmp_path / "out")
+    # The command has no option to overwrite, so the sentence must not speak of one.
+    with pytest.raises(UserError, match="already holds a model: choose another folder, or delete that one first"):
+        command(str(folder), tmp_path / "model")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_what_transformers_does_not_know_is_not_exported(folder: Path, tmp_path: Path) -> None:

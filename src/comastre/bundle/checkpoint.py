@@ -15,6 +15,7 @@ from torch import Tensor
 from comastre.documents import read_json
 from comastre.errors import UserError
 from comastre.paths import user_path
+from comastre.text import brief
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -37,8 +38,20 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     """A folder with config.json and weights, or a hub id."""
     folder = _folder_of(source)
     config = _read_json(folder / CONFIG)
-    if config.get("model_type") != "mask2former":
-        raise UserError(f"{str(source)!r} holds a {config.get('model_type')!r} checkpoint, not a mask2former one.")
+    if config.get("format") == "comastre":
+        raise UserError(
+            f"{str(source)!r} is a model of comastre's already and needs no import: give it to `comastre predict` "
+            "or `comastre learn` as it is."
+        )
+    if "model_type" not in config:
+        raise UserError(
+            f"{str(source)!r} has no model_type in its {CONFIG}: give the checkpoint of a transformers Mask2Former."
+        )
+    if config["model_type"] != "mask2former":
+        raise UserError(
+            f"{str(source)!r} holds a {brief(config['model_type'])} checkpoint, not a mask2former one: "
+            "give that of a transformers Mask2Former."
+        )
     processor = _read_json(folder / PROCESSOR) if (folder / PROCESSOR).is_file() else {}
     return Checkpoint(str(source), config, _read_tensors(folder), processor)
 

@@ -184,7 +184,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if strangers:
         raise UserError(f"{target} holds {strangers[0]}, which is no part of a model: choose another folder")
     if present and not overwrite:
-        raise UserError(f"{target} already holds a model: choose another folder, or ask to overwrite it")
+        raise UserError(f"{target} already holds a model: choose another folder, or delete that one first")
 
 
 def _aside(target: Path) -> Path:
