@@ -16,7 +16,7 @@ from rich.console import Console
 
 from comastre.cli import main as cli
 from comastre.report.figures import _STYLE, figures_of, write_figures
-from comastre.report.tables import Table, as_csv, as_latex, as_markdown, write_tables
+from comastre.report.tables import Table, as_csv, as_latex, as_markdown, escaped, write_tables
 from comastre.report.terminal import show, sparkline
 from comastre.report.write import read_groups
 
@@ -98,8 +98,30 @@ def test_tables_escape_what_their_format_reads() -> None:
     assert as_csv(table) == "class,IoU\nr&d|x,12.34\ny,\n"
     assert r"| r&d\|x | 12.3 |" in as_markdown(table)
     latex = as_latex(table)
-    assert r"r\&d|x & 12.3 \\" in latex and r"\caption{50 \% of a\_b}" in latex
+    assert r"r\&d\textbar{}x & 12.3 \\" in latex and r"\caption{50 \% of a\_b}" in latex
     assert r"\begin{tabular}{lr}" in latex and latex.index(r"\toprule") < latex.index(r"\midrule")
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("s > α", r"s \textgreater{} $\alpha$"),  # a bare > is printed as another sign
+        ("<b>|x", r"\textless{}b\textgreater{}\textbar{}x"),
+        ("β = 2, γ → 0", r"$\beta$ = 2, $\gamma$ $\rightarrow$ 0"),
+        ("Δ×2 ≤ ω", r"$\Delta$$\times$2 $\leq$ $\omega$"),
+        ("41.2 ± 0.8", r"41.2 $\pm$ 0.8"),
+        ("Café – Zürich", "Café -- Zürich"),  # which pdflatex takes as they are
+        ("[red]", "{[}red]"),  # after \\ it would be a length
+        ("*", "{*}"),
+    ],
+)
+def test_latex_shows_what_is_written(text: str, latex: str) -> None:
+    assert escaped(text) == latex
+
+
+def test_every_greek_letter_is_a_formula() -> None:
+    for character in map(chr, range(ord("α"), ord("ω") + 1)):
+        assert escaped(character).startswith("$") and escaped(character).isascii(), character
 
 
 def test_a_spreadsheet_computes_nothing() -> None:

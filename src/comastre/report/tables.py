@@ -26,6 +26,24 @@ from comastre.report.paper import reference
 
 Cell = str | float | None
 
+# Letters in the order of Unicode; Greek capitals that look like Latin ones have no command of their own.
+_GREEK = {
+    "αβγδ": r"\alpha \beta \gamma \delta",
+    "εζηθ": r"\varepsilon \zeta \eta \theta",
+    "ικλμ": r"\iota \kappa \lambda \mu",
+    "νξοπ": r"\nu \xi o \pi",
+    "ρςστ": r"\rho \varsigma \sigma \tau",
+    "υφχψω": r"\upsilon \varphi \chi \psi \omega",
+    "ϑϕϖϵ": r"\vartheta \phi \varpi \epsilon",
+    "ΓΔΘΛΞ": r"\Gamma \Delta \Theta \Lambda \Xi",
+    "ΠΣΥΦΨΩ": r"\Pi \Sigma \Upsilon \Phi \Psi \Omega",
+}
+_SIGNS = {
+    "←↑→↓": r"\leftarrow \uparrow \rightarrow \downarrow",
+    "↔⇐⇒⇔": r"\leftrightarrow \Leftarrow \Rightarrow \Leftrightarrow",
+    "±×·−": r"\pm \times \cdot -",
+    "≤≥≠≈∞": r"\leq \geq \neq \approx \infty",
+}
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -37,9 +55,18 @@ _LATEX = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    "α": r"$\alpha$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # At the start of a row these would be options of the line break before it.
+    "[": "{[}",
+    "*": "{*}",
     "–": "--",
-    "±": r"$\pm$",
+    **{
+        character: f"${command}$"
+        for characters, commands in (_GREEK | _SIGNS).items()
+        for character, command in zip(characters, commands.split(), strict=True)
+    },
 }
 
 
