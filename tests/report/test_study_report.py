@@ -182,6 +182,20 @@ def several_settings() -> StudyFound:
     return replace(STUDY, settings=(first, replace(first, label="other")), runs=(*STUDY.runs, *runs))
 
 
+def test_a_setting_without_a_finished_run_has_no_table_of_classes() -> None:
+    both = several_settings()
+    assert [table.name for table in study_tables(both, "paper")] == ["scores", "proposals", "classes-1", "classes-2"]
+    stopped = [replace(run, finished=False, steps=()) if run.setting == "2-1" else run for run in both.runs]
+    tables = study_tables(replace(both, runs=tuple(stopped)), "paper")
+    assert [table.name for table in tables] == ["scores", "proposals", "classes-2"]  # each keeps its number
+    nothing = replace(STUDY, runs=tuple(replace(run, finished=False, steps=()) for run in STUDY.runs))
+    for table in (*tables, *study_tables(nothing, "paper")):
+        latex = as_latex(table)
+        assert r"\multicolumn{0}" not in latex
+        for first, last in re.findall(r"\\cmidrule\(lr\)\{(\d+)-(\d+)\}", latex):
+            assert int(first) <= int(last), table.name
+
+
 def test_settings_stand_side_by_side_in_latex() -> None:
     latex = as_latex(study_tables(several_settings(), "paper")[0])
     assert r" & \multicolumn{5}{c}{2-1} & \multicolumn{5}{c}{other} \\" in latex

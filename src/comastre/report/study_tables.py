@@ -77,7 +77,7 @@ def write_study_tables(study: StudyFound, convention: str, folder: Path) -> list
 
 
 def study_tables(study: StudyFound, convention: str) -> list[StudyTable]:
-    """Scores; proposals where there are some; classes, a table per setting."""
+    """Scores; proposals where there are some; classes, a table per setting with a finished run."""
     scale = f", scale {study.scale}" if study.scale else ""
     what = f"{study.title}{scale}"
     tables = [
@@ -89,6 +89,8 @@ def study_tables(study: StudyFound, convention: str) -> list[StudyTable]:
     for place, setting in enumerate(study.settings, start=1):
         number = f"-{place}" if len(study.settings) > 1 else ""
         rows = [row for row in study.rows if study.of(row.name, setting.label)]
+        if not rows:
+            continue  # LaTeX knows no block of 0 columns
         lines = [
             Line(name, tuple(found[row.name] for row in rows)) for name, found in class_cells(study, setting).items()
         ]
