@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictInt, ValidationError, field_validator
 
+from comastre.class_table import name_problem
 from comastre.config import methods
 from comastre.config.settings import flatten, load_config, preset_names, read_settings
 from comastre.config.yaml_text import NotYaml, parse_yaml
@@ -42,6 +43,14 @@ class RowSpec(Section):
     found: str = ""
     scales: tuple[str, ...] | None = None
     """At which scales the row is there; by default at all."""
+
+    @field_validator("name")
+    @classmethod
+    def _one_line(cls, name: str) -> str:
+        """A line break would end the row of a table, and other control characters steer a terminal."""
+        if name_problem(name):
+            raise ValueError("must be one line of text without control characters: rename the row")
+        return name
 
 
 class SettingSpec(Section):
