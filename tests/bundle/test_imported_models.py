@@ -170,6 +170,7 @@ def test_the_head_decides_how_it_predicts(folder: Path) -> None:
         ({"size": {"height": 384, "width": 512}}, ViewConfig(short_side=(384,), max_side=None)),
         ({"size": {"shortest_edge": "many"}}, UNWRITTEN),
         ({"size": []}, UNWRITTEN),
+        ({"size": {"shortest_edge": 640}, "do_resize": False}, UNWRITTEN),
         ({}, UNWRITTEN),
     ],
 )
@@ -182,6 +183,38 @@ def test_images_are_seen_at_the_size_of_the_preprocessor(
     assert bundle.description.view == view
     assert bundle.model.backbone.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert import_model(export_model(bundle, tmp_path / "again")).description.view == view
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]},
+        {"do_normalize": False},
+        {"do_rescale": False, "image_mean": [100.0, 110.0, 120.0], "image_std": [50.0, 60.0, 70.0]},
+        {"rescale_factor": 1 / 127.5, "image_mean": [1.0, 1.0, 1.0], "image_std": [1.0, 1.0, 1.0]},
+        {"rescale_factor": 1 / 127.5, "do_normalize": False},
+        {"rescale_factor": 1 / 127.5},
+        {},
+    ],
+)
+def test_values_are_what_the_preprocessor_makes_of_them(
+    folder: Path, tmp_path: Path, processor: dict[str, Any]
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "preprocessor_config.json").write_text(json.dumps(processor))
+    backbone = import_model(copy).model.backbone
+    processing = pytest.importorskip("transformers.models.mask2former.image_processing_mask2former")
+    image = torch.randint(0, 256, (3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    theirs = processing.Mask2FormerImageProcessor(do_resize=False, **processor)(image, return_tensors="pt")
+    ours = (image[None] / 255 - backbone.mean) / backbone.std
+    torch.testing.assert_close(ours, theirs["pixel_values"], atol=1e-4, rtol=1e-5)
+
+
+def test_a_factor_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "preprocessor_config.json").write_text(json.dumps({"rescale_factor": 0}))
+    with pytest.raises(UserError, match=r"rescale_factor in its preprocessor_config\.json is 0"):
+        import_model(copy)
 
 
 def _edit_config(**changes: Any) -> Callable[[Path], None]:

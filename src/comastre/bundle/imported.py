@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -39,6 +40,8 @@ from comastre.text import brief, visible
 
 METHOD = "mask2former"
 Head = Literal["semantic", "panoptic", "instance"]
+_USUAL_FACTOR = 1 / 255
+_IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])  # transformers' own mean and deviation
 _COCO_THINGS = 80  # of the 133 classes of COCO's panoptic labels, the first
 
 # --- from transformers -----------------------------------------------------------------------------------------------
@@ -148,18 +151,33 @@ def _stuff(names: Sequence[str], head: Head, given: Sequence[str] | None) -> tup
 
 
 def _normalisation(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Mean and deviation of the images that it was trained on, where it says so."""
-    names = {"mean": "image_mean", "std": "image_std"}
-    found = {ours: checkpoint.processor.get(theirs) for ours, theirs in names.items()}
-    return {name: tuple(values) for name, values in found.items() if isinstance(values, list) and len(values) == 3}
+    """Mean and deviation, of values from 0 to 1, that come to what its images are made of there, where it says so."""
+    given = checkpoint.processor
+    # Its values from 0 to 255 are multiplied first, usually by 1 / 255, and its numbers are of what comes of that.
+    times = given.get("rescale_factor", _USUAL_FACTOR) if given.get("do_rescale", True) else 1.0
+    if not (isinstance(times, int | float) and math.isfinite(times) and times > 0):
+        raise UserError(
+            f"{checkpoint.source!r}: rescale_factor in its {PROCESSOR} is {brief(times)} but must be a number above 0."
+        )
+    usual = times == _USUAL_FACTOR
+    mean, std = (None, None) if usual else _IMAGENET  # where nothing is said at all, the backbone knows its own
+    own = {"mean": given.get("image_mean", mean), "std": given.get("image_std", std)}
+    if not given.get("do_normalize", True):
+        own = {"mean": [0.0] * 3, "std": [1.0] * 3}
+    largest = 1.0 if usual else 255 * times
+    return {
+        name: tuple(value / largest for value in values)
+        for name, values in own.items()
+        if isinstance(values, list) and len(values) == 3 and all(isinstance(value, int | float) for value in values)
+    }
 
 
 def _view(checkpoint: Checkpoint) -> ViewConfig:
-    """The size at which its images are seen there; at their own where it does not say.
+    """The size at which its images are seen there; at their own where it does not say, or does not resize.
 
     A fixed height and width, which would distort, become a short side.
     """
-    given = checkpoint.processor.get("size")
+    given = checkpoint.processor.get("size") if checkpoint.processor.get("do_resize", True) else None
     sizes = given if isinstance(given, Mapping) else {"shortest_edge": given}
     short = _sides(sizes.get("shortest_edge"), sizes.get("height"), sizes.get("width"))
     long = _sides(sizes.get("longest_edge"), checkpoint.processor.get("max_size"))

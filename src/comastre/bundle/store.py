@@ -83,7 +83,7 @@ def save(bundle: Bundle, path: str | Path, *, overwrite: bool = False) -> Path:
         raise ValueError(
             f"the class table has tasks of {bundle.classes.tasks} classes, the model of {bundle.model.tasks}"
         )
-    _check_target(target, overwrite)
+    refuse_taken(target, overwrite)
     aside, previous = _aside(target), _previous(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,8 @@ def portable(bundle: Bundle) -> Description:
     return replace(bundle.description, backbone=backbone)
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
+def refuse_taken(target: Path, overwrite: bool = False) -> None:
+    """Say why a model cannot be written to `target`, where that is so."""
     if not target.exists():
         return
     if not target.is_dir():

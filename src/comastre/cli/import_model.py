@@ -33,6 +33,7 @@ def import_model(
     from comastre.bundle import store
     from comastre.bundle.imported import import_model as read
 
+    store.refuse_taken(out)  # before a large checkpoint is fetched
     bundle = read(source, head, stuff)
     store.save(bundle, out)
     say(f"{len(bundle.classes.names)} classes of {source} are in {out}: comastre predict {out} IMAGES --out DIR")
