@@ -395,6 +395,14 @@ def test_a_bundle_of_a_newer_version_is_refused(tiny_bundle, data, tmp_path):
     assert "upgrade comastre" in refused(newer, data, tmp_path / "new")
 
 
+def test_starting_over_puts_nothing_aside_where_the_model_is_still_there(tiny_bundle, data, tmp_path):
+    out = tmp_path / "new"
+    teach(tiny_bundle, data, out, iterations=1)
+    there = sorted(tmp_path.iterdir())
+    assert "exists already and is never overwritten" in refused(tiny_bundle, data, out, iterations=1, fresh=True)
+    assert sorted(tmp_path.iterdir()) == there
+
+
 def test_places_that_hold_something_are_refused(tiny_bundle, data, tmp_path):
     model = shutil.copytree(tiny_bundle, tmp_path / "model")
     assert "exists already and is never overwritten" in refused(model, data, shutil.copytree(model, tmp_path / "full"))

@@ -137,6 +137,8 @@ def learn(
         request["--guarantee"] = guarantee  # measured at the end, so not there where nobody asked for it
     build_fabric(config.training)  # a device that is not there is refused before anything is written
     if fresh:
+        if directory.is_there(out):  # before its training is put aside for nothing
+            raise directory.exists_already(out)
         directory.put_aside(work)
     with locked(work):  # until the new model is written: a second lesson here would train in the same files
         known = learned_before(ending, request)
