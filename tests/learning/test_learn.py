@@ -435,6 +435,7 @@ def test_places_that_hold_something_are_refused(tiny_bundle, data, tmp_path):
         ),
         ({"settings": {"training": {"batch_size": 0}}}, "batch_size is 0"),
         ({"val": "nowhere"}, "there is no data nowhere"),
+        ({"parent": "nowhere"}, "--parent is for a lesson that goes on: give it with --continue NEW_MODEL, or leave"),
         ({"same_class": ["Disk"]}, "is not understood"),
     ],
 )

@@ -95,6 +95,8 @@ def learn(
     least = read_keep(keep)
     weights, settings = given_weights(settings)
     refuse_contradictions(settings, instant, guarantee)
+    if parent is not None and not continued:
+        raise UserError("--parent is for a lesson that goes on: give it with --continue NEW_MODEL, or leave it away")
     method = settings.get("method")
     if continued:
         starting, lesson_before = reopen(model, parent, method)
