@@ -456,6 +456,27 @@ def test_models_and_data_that_are_not_there_are_refused(tiny_bundle, data, tmp_p
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_bad_file_among_unlabelled_images_is_left_out_and_named(tiny_bundle, data, tmp_path):
+    images = tmp_path / "any"
+    shutil.copytree(data / "images", images)
+    bad, *good = sorted(images.iterdir())
+    bad.write_bytes(b"no image")
+    said: list[str] = []
+    learned = teach(tiny_bundle, data, tmp_path / "new", said, iterations=1, unlabelled=images)
+    (line,) = (each for each in said if each.startswith("warning: left out of --unlabelled"))
+    assert str(bad) in line and learned.compared == len(good) + 16
+    # One that is gone by the end costs no lesson.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("comastre.learning.beginning.time_iterations", lambda *_: good[0].rename(bad) and 2.0)
+        assert teach(tiny_bundle, data, tmp_path / "gone", unlabelled=images).compared == len(good) + 15
+    bad.rename(good[0])  # what both models saw goes together all the same
+    assert teach(tiny_bundle, data, tmp_path / "good", iterations=1, unlabelled=images).changes == learned.changes
+    for each in good:
+        each.write_bytes(b"no image")
+    text = refused(tiny_bundle, data, tmp_path / "none", unlabelled=images)
+    assert "none of the images of --unlabelled can be read" in text
+
+
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tiny_bundle, data, tmp_path):
     settings = {"training": {**QUICK["training"], "accelerator": "cuda"}}
     assert "is not possible here" in refused(tiny_bundle, data, tmp_path / "new", settings=settings)

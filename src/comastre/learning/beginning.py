@@ -65,7 +65,7 @@ def begin(
     looked = time.monotonic()
     until = None if minutes is None else looked + LOOKING * 60 * minutes
     directory.claim(work, {"request": request})
-    before, old_before = _look_at_old(work, config, starting, plan, sights, device, until)
+    before, old_before = _look_at_old(ending, config, starting, sights, device, until)
     looking = time.monotonic() - looked
     if first is not None:
         needed = looking * (1 + amounts.images / max(1, len(seen(work))))
@@ -116,10 +116,9 @@ def time_iterations(config: RunConfig, starting: StartingModel, lesson: Lesson) 
 
 
 def _look_at_old(
-    work: Path,
+    ending: Ending,
     config: RunConfig,
     starting: StartingModel,
-    plan: Plan,
     sights: Sequence[Sight],
     device: torch.device,
     until: float | None,
@@ -127,6 +126,7 @@ def _look_at_old(
     """What the old model scores where the lesson is scored, and on data of old classes; what it sees is kept."""
     if starting.bundle is None:
         return None, {}
+    plan = ending.plan
     lesson, old = plan.lesson, starting.bundle.model.to(device).eval()
     scenario = lesson.scenario(config.continual.setting)
     before = lesson.unscored(scenario, 0)
@@ -136,7 +136,8 @@ def _look_at_old(
             learned = LearnedStep(old, scenario.tasks[0], prepared, config, device, scored=progress.advance)
             before = lesson.evaluate(learned)
     old_before = score_old(old, 0, config, plan, plan.old_data, device) if plan.old_data is not None else {}
-    Comparison(work, lesson, config, device).look_before(old, sights, until)
+    for sentence in Comparison(ending.work, lesson, config, device).look_before(old, sights, until):
+        ending.say(f"warning: left out of --unlabelled: {sentence}")
     old.cpu()
     return before, old_before
 

@@ -85,21 +85,34 @@ class Comparison:
     config: RunConfig
     device: torch.device
 
-    def look_before(self, model: Any, sights: Sequence[Sight], until: float | None = None) -> int:
-        """Keep what the old model sees, no longer than `until` (of `time.monotonic`); gives how many images it saw."""
+    def look_before(self, model: Any, sights: Sequence[Sight], until: float | None = None) -> tuple[str, ...]:
+        """Keep what the old model sees, no longer than `until` (of `time.monotonic`).
+
+        Files without labels that cannot be read are left out; gives a sentence on each.
+        """
         folder = self.work / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        dataset, done = self._dataset(), []
+        dataset = self._dataset()
+        done: list[Sight] = []
+        failed: list[str] = []
         with ImageProgress("the old model looks", len(sights)) as progress:
             for number, sight in enumerate(sights):
                 if until is not None and number >= FEWEST and time.monotonic() > until:
                     break
-                image, _, _ = self._read(dataset, sight)
-                write_whole(folder / f"{number:04d}.png", _png(self._labels(model, image)))
+                try:
+                    image, _, _ = self._read(dataset, sight)
+                except UserError as error:
+                    if sight.index >= 0:  # of the lesson itself, which needs it
+                        raise
+                    failed.append(str(error))
+                    continue
+                write_whole(folder / f"{len(done):04d}.png", _png(self._labels(model, image)))
                 done.append(sight)
                 progress.advance()
+        if failed and not any(sight.index < 0 for sight in done):
+            raise UserError(f"none of the images of --unlabelled can be read: {failed[0]}")
         write_whole(folder / _INDEX, json_bytes([asdict(sight) for sight in done]))  # last: what it names is there
-        return len(done)
+        return tuple(failed)
 
     def look_after(
         self, model: Any, until: float | None = None, pictures: Path | None = None
@@ -117,7 +130,10 @@ class Comparison:
             for number, sight in enumerate(sights):
                 if until is not None and number >= FEWEST and time.monotonic() > until:
                     break
-                image, counted, truth = self._read(dataset, sight)
+                read = self._read_again(dataset, sight)
+                if read is None:
+                    continue
+                image, counted, truth = read
                 before, after = read_labels(folder / f"{number:04d}.png"), self._labels(model, image)
                 if truth is not None:
                     # What the data labels as an old class, the new model may correct.
@@ -142,12 +158,25 @@ class Comparison:
         labels = sample.semantic
         return sample.image, (labels <= len(self.lesson.roles.old)) & (labels != IGNORE), labels
 
+    def _read_again(
+        self, dataset: SegmentationDataset, sight: Sight
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
+        """The same after the training; None of a file without labels that is gone by then, which must not cost it."""
+        try:
+            return self._read(dataset, sight)
+        except UserError:
+            if sight.index >= 0:
+                raise
+            return None
+
     def shown_to_models(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Every image that was seen, (1, 3, h, w), and its padding as a model is shown it, at each size of the view."""
         dataset, view = self._dataset(), self.config.view.at(self.config.data.crop)
         for sight in seen(self.work):
-            image, _, _ = self._read(dataset, sight)
-            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            read = self._read_again(dataset, sight)
+            if read is None:
+                continue
+            pixels = torch.from_numpy(np.array(read[0])).permute(2, 0, 1)
             for size in view.seen_sizes(pixels.shape[-2], pixels.shape[-1]):
                 each, padding = shown([pixels], [size])
                 yield each.to(self.device), padding if padding is None else padding.to(self.device)
