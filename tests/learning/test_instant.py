@@ -136,6 +136,17 @@ def test_an_instant_lesson_that_goes_on_is_trained_from_the_model_before(both, h
     assert "to use meanwhile" not in said and alone.chosen == ""
 
 
+def test_an_instant_lesson_goes_on_elsewhere_as_its_refusal_says(both, hearts, tmp_path):
+    root, _ = both
+    taught = shutil.copytree(root / "instant", tmp_path / "new")  # the old one is not beside it
+    with pytest.raises(UserError, match="is not beside it: give --parent FOLDER, which `comastre undo ") as error:
+        teach(taught, hearts, tmp_path / "longer", continued=True)
+    advised = str(error.value).split("`")[1].replace("FOLDER", str(tmp_path / "old")).split()
+    assert advised[0] == "comastre" and dispatch(advised[1:]) == 0
+    learned, _ = teach(taught, hearts, tmp_path / "longer", continued=True)
+    assert learned.classes.lineage[-1].parent == history.digest(taught)
+
+
 def test_killed_anywhere_it_ends_with_the_same_model(both, hearts, tmp_path, monkeypatch):
     root, lessons = both
     monkeypatch.setattr("comastre.learning.outcome.instant_is_better", lambda *_: (True, "it was asked"))

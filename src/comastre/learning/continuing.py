@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from comastre.bundle import history, store
+from comastre.bundle.difference import PREVIOUS
 from comastre.class_table import LineageStep
 from comastre.errors import UserError
 from comastre.methods.class_statistics import KeptStatistics
@@ -50,9 +51,20 @@ def find_lesson(taught: Path, parent: Path | None = None) -> tuple[Path, Continu
     while len(store.load(teacher).classes.tasks) > last:
         if last == 0:
             raise UserError(f"{taught} has learned one step only, from nothing: give it as MODEL, not as --continue")
-        teacher, named = history.parent_of(teacher, named), None
+        teacher, named = _before(teacher, named), None
     lesson = tuple(record.name for record in classes.classes if record.task == last)
     return teacher, Continued(lesson, taught, classes.lineage)
+
+
+def _before(taught: Path, named: Path | None) -> Path:
+    """The folder of the model before `taught`; where it is not found but can be restored, the refusal says how."""
+    history.parents_digest(taught)
+    try:
+        return history.parent_of(taught, named)
+    except UserError as error:
+        if named is not None or not (taught / PREVIOUS).is_file():
+            raise
+        raise UserError(f"{error}, which `comastre undo {taught} --out FOLDER` makes") from None
 
 
 def beginning_with(method: Method, taught: Path) -> Method:
