@@ -108,6 +108,33 @@ def test_pixels_decide_without_scores():
     assert "not measured" in final_words.kept_sentence(nothing)
 
 
+def test_old_classes_without_a_score_are_judged_by_their_pixels():
+    """Data of old classes that labels one of them only must not switch the gate off for the others."""
+    disk = ClassChange("disk", False, 60.0, 60.0, "x", 50, agreement("disk", 1000, 1000, images=50))
+    gone = [ClassChange(name, False, agreement=agreement(name, 1000, 0, images=50)) for name in ("car", "road")]
+    decision = decide([disk, *gone], True, None)
+    assert decision == Decision("scores", 100.0, 90.0, (), unscored=decide(gone, False, None))
+    assert decision.refused and decision.unscored.lost == ("car", "road")
+    assert worst([disk, *gone], decision).name == "car"
+    (lost, kept) = final_words.verdict_lines((), [disk, *gone], decision)
+    assert lost[1] == "car: 0 % of its pixels kept their name"
+    assert "100 % of the old classes' mean IoU, at least the 90 %" in kept[1]
+    assert "; of old classes without a score 0 % of the pixels" in kept[1] and "is left of car, road" in kept[1]
+    assert not decide([disk, *gone], True, 0.0).refused and decide([disk, *gone], True, 1.0).refused
+    # A score on the lesson's own images is none on data of old classes.
+    car = ClassChange("car", False, 60.0, 0.0, "held-out images", 0, gone[0].agreement)
+    assert decide([disk, car], True, None).unscored.lost == ("car",)
+    # What pixels lose where nothing is forgotten does not pass for more than a loss by scores.
+    flickers = ClassChange("road", False, agreement=agreement("road", 1000, 850))
+    moved = [ClassChange("disk", False, 60.0, 57.0, "x", 50), flickers]
+    assert not decide(moved, True, None).refused and worst(moved, decide(moved, True, None)).name == "disk"
+
+
+def test_scores_of_nothing_leave_the_gate_to_the_pixels():
+    gone = [ClassChange("car", False, 0.0, 0.0, "x", 50, agreement("car", 1000, 0))]
+    assert decide(gone, True, None) == decide(gone, False, None) and decide(gone, True, None).refused
+
+
 @pytest.mark.parametrize(("given", "share"), [(None, None), ("95%", 95.0), ("95", 95.0), (" 0 %", 0.0), (72.5, 72.5)])
 def test_keep_is_a_percentage(given, share):
     assert read_keep(given) == share

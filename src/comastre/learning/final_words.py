@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from comastre.learning.gate import FEWEST_IMAGES, ClassChange, Decision, worst
+from comastre.learning.gate import FEWEST_IMAGES, ClassChange, Decision, by_score, worst
 from comastre.learning.lesson import mean_score
 from comastre.learning.verdict import ClassVerdict, nothing_learned
 from comastre.text import shortened, table
@@ -83,6 +84,9 @@ def kept_sentence(decision: Decision) -> str:
     """How much is kept, and what the gate says of it."""
     if decision.kept is None:
         return "not measured: the old model recognises none of its classes on these images; give --old-val DATA"
+    if decision.unscored is not None:
+        scored = kept_sentence(replace(decision, unscored=None))
+        return f"{scored}; of old classes without a score {kept_sentence(decision.unscored)}"
     what = "of the old classes' mean IoU"
     if decision.measure == "pixels":
         what = f"of the pixels that the old model gave to its classes, {_over_which(*decision.judged)}"
@@ -128,7 +132,7 @@ def _lost_most(changes: Sequence[ClassChange], decision: Decision) -> str:
     change = worst(changes, decision)
     if change is None:
         return "no old class lost anything" if decision.kept is not None else "not measured"
-    if decision.measure == "scores":
+    if by_score(change, decision):
         text = f"{change.name}: IoU {change.before:.1f} before, {change.after:.1f} now"
     else:
         text = f"{change.name}: {change.kept_pixels:.0f} % of its pixels kept their name"

@@ -5,6 +5,7 @@ The rule: docs/specification.md, The gate of a lesson.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,7 +38,7 @@ class ClassChange:
     where: str = ""
     """What both were scored on."""
     shown: int = 0
-    """Images of that in which the class is."""
+    """Images of data of old classes in which the class is; 0 where it was not scored there."""
     agreement: ClassAgreement | None = None
     """Without labels: what became of the pixels that the old model called so."""
 
@@ -47,6 +48,11 @@ class ClassChange:
         if self.before is None or self.after is None or self.before < KNOWN:
             return None
         return 100.0 * self.after / self.before
+
+    @property
+    def scored_on_old(self) -> bool:
+        """Whether data of old classes gave it a score, before and after."""
+        return self.shown > 0 and self.before is not None and self.after is not None
 
     @property
     def kept_pixels(self) -> float | None:
@@ -66,25 +72,35 @@ class Decision:
     """Old classes that kept less than half of what is asked."""
     judged: tuple[int, int] = (0, 0)
     """By pixels: classes that the old model sees often enough to be judged alone, of all that it sees."""
+    unscored: Decision | None = None
+    """By scores: what the pixels say of the old classes that have no score; None where they say nothing."""
 
     @property
     def refused(self) -> bool:
+        if self.unscored is not None and self.unscored.refused:
+            return True
         return self.asked > 0 and (bool(self.lost) or (self.kept is not None and self.kept < self.asked))
 
 
 def decide(changes: Sequence[ClassChange], scored_on_old: bool, keep: float | None) -> Decision:
     """Judge the old classes by scores where there is data for them (`scored_on_old`), else by pixels.
 
-    `keep` is the percentage that must be kept; None for the usual one.
+    That data may label some of them only, and the old model may know none of what it shows: whatever has no score is
+    judged by pixels as if there was no such data. `keep` is the percentage that must be kept; None for the usual one.
     """
     old = [change for change in changes if not change.new]
-    if scored_on_old:
-        asked = SCORES_KEPT if keep is None else keep
-        known = [change for change in old if change.before is not None and change.after is not None]
-        before, after = (sum(getattr(change, when) for change in known) for when in ("before", "after"))
-        kept = 100.0 * after / before if before > 0 else None
-        judged = {change.name: change.kept_score for change in known if change.shown >= FEWEST_IMAGES}
-        return Decision("scores" if kept is not None else "nothing", kept, asked, _lost(judged, asked))
+    scored = [change for change in old if change.scored_on_old] if scored_on_old else []
+    before, after = (sum(getattr(change, when) for change in scored) for when in ("before", "after"))
+    if not before > 0:
+        return _by_pixels(old, keep)
+    asked = SCORES_KEPT if keep is None else keep
+    judged = {change.name: change.kept_score for change in scored if change.shown >= FEWEST_IMAGES}
+    others = _by_pixels([change for change in old if not change.scored_on_old], keep)
+    unscored = others if others.kept is not None else None
+    return Decision("scores", 100.0 * after / before, asked, _lost(judged, asked), unscored=unscored)
+
+
+def _by_pixels(old: Sequence[ClassChange], keep: float | None) -> Decision:
     asked = PIXELS_KEPT if keep is None else keep
     found = [change.agreement for change in old if change.agreement is not None and change.agreement.pixels]
     often = [each for each in found if each.images >= FEWEST_IMAGES]
@@ -100,15 +116,23 @@ def decide(changes: Sequence[ClassChange], scored_on_old: bool, keep: float | No
 
 
 def worst(changes: Sequence[ClassChange], decision: Decision) -> ClassChange | None:
-    """The old class that lost most by the measure of the decision; None where none lost anything."""
-    by_score = decision.measure == "scores"
-    kept = {
-        change.name: share
-        for change in changes
-        if not change.new and (share := change.kept_score if by_score else change.kept_pixels) is not None
-    }
-    name = min(kept, key=lambda each: kept[each], default=None)
-    return None if name is None or kept[name] >= 99.5 else next(change for change in changes if change.name == name)
+    """The old class that lost most by the measure that it was judged by; None where none lost anything."""
+    found: ClassChange | None = None
+    least = math.inf
+    for change in changes:
+        share = None if change.new else change.kept_score if by_score(change, decision) else change.kept_pixels
+        if share is None or share >= 99.5:
+            continue
+        # Pixels flicker where scores stand still: a share counts against what is usually asked of its measure.
+        share /= SCORES_KEPT if by_score(change, decision) else PIXELS_KEPT
+        if share < least:
+            found, least = change, share
+    return found
+
+
+def by_score(change: ClassChange, decision: Decision) -> bool:
+    """Whether the decision on an old class goes by its score, not by its pixels."""
+    return decision.measure == "scores" and change.scored_on_old
 
 
 def read_keep(given: Any) -> float | None:
