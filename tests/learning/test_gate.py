@@ -1,6 +1,8 @@
 """The verdict and the gate of a lesson: what is said, what is refused, and with which exit code."""
 
 import json
+import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -167,6 +169,16 @@ def test_what_was_not_learned_has_a_reason_and_a_next_command(errors, reason, ad
     assert heading == "NOT LEARNED" and text.startswith("bee: IoU 2.0: ") and reason in text
 
 
+def test_the_next_command_names_what_the_lesson_can_go_on_with():
+    assert (
+        Place("my new", "photos").longer == "`comastre learn --continue 'my new' --data photos --out 'my new-longer'`"
+    )
+    assert (
+        Place("m", "d", parent="x/old").longer == "`comastre learn --continue m --data d --parent x/old --out m-longer`"
+    )
+    assert Place("m", "d", False, "old").longer == "`comastre learn m --data d --out m-longer`"
+
+
 def test_nothing_is_learned_where_all_that_was_scored_failed():
     good, bad, unknown = ClassVerdict("a", 50.0), ClassVerdict("b", 1.0), ClassVerdict("c", None)
     assert nothing_learned([bad, unknown]) and not nothing_learned([good, bad]) and not nothing_learned([unknown])
@@ -249,3 +261,33 @@ def test_a_lesson_that_teaches_nothing_is_no_success(data, tmp_path, capsys, pyt
     outcome = json.loads((tmp_path / "new.training" / "outcome.json").read_text())
     assert outcome["compared"] == 40 and {each["name"] for each in outcome["agreement"]} == set(OLD)
     assert comastre.load(out).classes.lineage[-1].note.endswith("(--keep)")
+
+
+class AcceptedError(Exception):
+    """A command came as far as its training."""
+
+
+def quick_lesson(model, data, out, *more):
+    words = ["learn", model, "--data", data, "--out", out, "--iterations", "1", "--training.batch_size", "2", *more]
+    return dispatch([str(word) for word in words])
+
+
+@pytest.mark.parametrize("kind", ["first", "practised", "elsewhere", "beside"])
+def test_the_next_command_is_one_that_is_accepted(kind, tiny_bundle, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("comastre.learning.verdict.KNOWN", 101.0)
+    known = "star" if kind == "practised" else "heart"
+    photos = small.write_folder(tmp_path / "my photos", small.samples_with((known,), 8), (known,))
+    old, out = tmp_path / "old" if kind == "beside" else tmp_path / "models" / "old", tmp_path / "mm"
+    shutil.copytree(tiny_bundle, old)
+    model = "new:tiny" if kind == "first" else old
+    assert quick_lesson(model, photos, out, "--no-instant", "--keep", "0") == 1
+    said = " ".join(capsys.readouterr().out.split())
+    advised = shlex.split(said[said.index("NOT LEARNED") :].split("`")[1])
+    assert ("--continue" in advised) == (kind in ("elsewhere", "beside")) and f"{out}-longer" in advised
+
+    def accepted(*_):
+        raise AcceptedError
+
+    monkeypatch.setattr("comastre.learning.learn.begin", accepted)
+    with pytest.raises(AcceptedError):
+        dispatch(advised[1:])

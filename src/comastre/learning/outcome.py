@@ -79,8 +79,11 @@ class Ending:
         return Standing.of(self.verdicts(outcome), self.decision(outcome))
 
     def verdicts(self, outcome: Outcome) -> tuple[ClassVerdict, ...]:
-        refused = self.decision(outcome).refused
-        place = Place(str(self.place(refused)), self.data)
+        model, lesson = self.place(self.decision(outcome).refused), self.plan.lesson
+        # A model in memory is in no folder from which its lesson could go on.
+        continues = not lesson.practises and lesson.known is not None and self.origin is not None
+        beside = self.origin is not None and self.origin.resolve().parent == model.resolve().parent
+        place = Place(str(model), self.data, continues, None if beside else str(self.origin))
         return judge(self.plan.lesson.roles.taught, outcome.scores, outcome.errors, outcome.alpha, place)
 
 

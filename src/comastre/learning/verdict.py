@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from comastre.evaluation.results import ClassErrors
 from comastre.learning.gate import KNOWN
@@ -33,10 +34,17 @@ class Place:
     model: str
     """The new model."""
     data: str
+    continues: bool = True
+    """Whether the lesson can go on by --continue: a first one and one that practised are followed by practice."""
+    parent: str | None = None
+    """The model before, where --continue would not find it beside the new one."""
 
     @property
     def longer(self) -> str:
-        return f"`comastre learn --continue {self.model} --data {self.data} --out {self.model}-longer`"
+        goes_on = "--continue " if self.continues else ""
+        parent = f" --parent {quote(self.parent)}" if self.continues and self.parent is not None else ""
+        out = quote(f"{self.model}-longer")
+        return f"`comastre learn {goes_on}{quote(self.model)} --data {quote(self.data)}{parent} --out {out}`"
 
 
 def judge(
