@@ -65,7 +65,7 @@ def begin(
     looked = time.monotonic()
     until = None if minutes is None else looked + LOOKING * 60 * minutes
     directory.claim(work, {"request": request})
-    before, old_before = _look_at_old(ending, config, starting, sights, device, until)
+    before, old_before = look_at_old(ending, config, starting, sights, device, until)
     looking = time.monotonic() - looked
     if first is not None:
         needed = looking * (1 + amounts.images / max(1, len(seen(work))))
@@ -86,7 +86,13 @@ def begin(
         say(f"training      {messages.schedule(config, amounts, seconds, wanted, str(device), times, passed)}")
     else:
         say(f"training      none: one look at each of {amounts.images} images on {device}, as {config.method} teaches")
-    decided = {"request": request, "seconds": seconds, "times": asdict(times), "old_before": old_before}
+    decided = {
+        "request": request,
+        "scored on": ending.scored_on,
+        "seconds": seconds,
+        "times": asdict(times),
+        "old_before": old_before,
+    }
     directory.set_up(work, config, starting, lesson, before, decided)
 
 
@@ -115,7 +121,7 @@ def time_iterations(config: RunConfig, starting: StartingModel, lesson: Lesson) 
             ) from None
 
 
-def _look_at_old(
+def look_at_old(
     ending: Ending,
     config: RunConfig,
     starting: StartingModel,

@@ -86,7 +86,12 @@ def decided(work: Path) -> tuple[RunConfig, Mapping[str, Any]]:
 
 def changes(request: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
     """What differs between a command and the one that a plan was made for."""
-    return [name for name, value in request.items() if plan.get("request", {}).get(name) != value]
+    return differing(request, plan.get("request", {}))
+
+
+def differing(now: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
+    """Names of what is not as it was."""
+    return [name for name, value in now.items() if earlier.get(name) != value]
 
 
 def refuse_changes(work: Path, request: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
@@ -96,6 +101,19 @@ def refuse_changes(work: Path, request: Mapping[str, Any], plan: Mapping[str, An
         raise UserError(
             f"{work} holds the training of another command (what differs: {', '.join(changed)}): "
             "give the same command to go on, name another --out, or start over with --fresh"
+        )
+
+
+def refuse_other_scoring(work: Path, scored_on: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """What the old model scored and saw before the training is of the images that were given then."""
+    earlier = plan.get("scored on")
+    if not isinstance(earlier, Mapping):  # a plan of before
+        return
+    changed = differing(scored_on, earlier)
+    if changed:
+        raise UserError(
+            f"{work} holds a training that is scored on other images (what differs: {', '.join(changed)}): give the "
+            "same command to go on, and when it is finished this one, which then scores without training"
         )
 
 

@@ -12,6 +12,7 @@ from comastre.arguments import texts
 from comastre.bundle.history import digest
 from comastre.errors import UserError
 from comastre.learning import directory, messages
+from comastre.learning.again import measured_again
 from comastre.learning.beginning import begin, times_of
 from comastre.learning.class_names import read_pairs
 from comastre.learning.comparing import choose_sights
@@ -21,7 +22,14 @@ from comastre.learning.learned import Learned
 from comastre.learning.outcome import Ending, finish, learned_before, told
 from comastre.learning.plan import NameChoices, make_plan
 from comastre.learning.request import backbone_weights as given_weights
-from comastre.learning.request import check_amounts, check_settings, held_out_share, refuse_contradictions, request_of
+from comastre.learning.request import (
+    check_amounts,
+    check_settings,
+    held_out_share,
+    refuse_contradictions,
+    request_of,
+    scored_on,
+)
 from comastre.learning.schedule import choose, learns_at_once, total_iterations
 from comastre.learning.starting_model import open_model, reopen, run_settings
 from comastre.paths import user_path
@@ -131,7 +139,8 @@ def learn(
     work = directory.training_folder(out)
     origin = starting.folder if lesson_before is None else lesson_before.folder
     sights = choose_sights(lesson, unlabelled)
-    ending = Ending(out, work, plan, least, str(data), origin, say, guarantee is not None)
+    images = scored_on(plan, sights)
+    ending = Ending(out, work, plan, least, str(data), origin, say, guarantee is not None, images)
     request = request_of(starting, plan, minutes, iterations, settings)
     if instant is False:
         request["--no-instant"] = True
@@ -145,6 +154,9 @@ def learn(
     with locked(work):  # until the new model is written: a second lesson here would train in the same files
         known = learned_before(ending, request)
         if known is not None:
+            if directory.differing(ending.scored_on, known.scored_on):
+                own = first.config if first is not None and known.chosen == "instant" else None
+                known = measured_again(ending, own, known, starting, sights, minutes, began)
             return told(ending, known)
         earlier = directory.begun(work)
         if earlier is None:
@@ -153,6 +165,7 @@ def learn(
         else:
             config, decided = earlier
             directory.refuse_changes(work, request, decided)
+            directory.refuse_other_scoring(work, ending.scored_on, decided)
             total = total_iterations(config, plan.amounts)
             say(f"training      goes on in {work}" + (f", {total} iterations in all" if total else ""))
         parts = replace(lesson.parts(), times=times_of(decided))

@@ -117,6 +117,8 @@ class Outcome:
     """That one, in a sentence."""
     largest_change: float | None = None
     """Of any old score, where an exact guarantee was asked for."""
+    scored_on: Mapping[str, str | None] = field(default_factory=dict)
+    """Which images all this was measured on, by the option that names them; empty in files of earlier versions."""
 
     def write(self, work: Path) -> None:
         write_atomically(work / directory.OUTCOME, json_bytes(asdict(self)))

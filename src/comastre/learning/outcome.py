@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Ending:
     say: Say
     guarantee: bool = False
     """Whether old scores may not move at all."""
+    scored_on: Mapping[str, str | None] = field(default_factory=dict)
+    """Which images the model is scored on, by the option that names them."""
 
     def place(self, refused: bool) -> Path:
         return directory.refused_folder(self.out) if refused else self.out
@@ -73,6 +75,12 @@ class Ending:
     def decision(self, outcome: Outcome) -> Decision:
         """What the gate says."""
         return decide(self.changes(outcome), self.plan.old_data is not None, self.keep)
+
+    def status(self, outcome: Outcome) -> str:
+        """What the new model is marked with."""
+        if self.decision(outcome).refused:
+            return "refused"
+        return "nothing learned" if nothing_learned(self.verdicts(outcome)) else "passed"
 
     def standing(self, outcome: Outcome) -> Standing:
         """What counts of a model in the choice between two."""
@@ -129,16 +137,23 @@ def finish(
     grown = store.load(folder)
     if ending.guarantee:
         old = store.load(directory.old_bundle(work)).model
-        outcome = replace(outcome, largest_change=largest_change(work, plan, config, old, grown.model))
-        if outcome.largest_change != 0:
-            raise UserError(
-                f"the guarantee does not hold: an old score changed by {outcome.largest_change:g}; nothing was written "
-                "but the training's folder. The same version, device and number of threads are needed for it"
-            )
-        grown.model.cpu()
+        outcome = guaranteed(ending, config, outcome, old, grown.model)
+    outcome = replace(outcome, scored_on=ending.scored_on)
     outcome.write(work)
     _deliver(ending, outcome, grown)
     return told(ending, outcome)
+
+
+def guaranteed(ending: Ending, config: RunConfig, outcome: Outcome, old: Any, new: Any) -> Outcome:
+    """The outcome with the largest change of any old score; any is too much."""
+    largest = largest_change(ending.work, ending.plan, config, old, new)
+    if largest != 0:
+        raise UserError(
+            f"the guarantee does not hold: an old score changed by {largest:g}; nothing was written but the training's "
+            "folder. The same version, device and number of threads are needed for it"
+        )
+    new.cpu()
+    return replace(outcome, largest_change=largest)
 
 
 def _old_before(ending: Ending, config: RunConfig, decided: Mapping[str, Any]) -> Mapping[str, float | None]:
@@ -151,19 +166,19 @@ def _old_before(ending: Ending, config: RunConfig, decided: Mapping[str, Any]) -
     return score_old(old, 0, config, plan, plan.old_data, device)
 
 
-def _deliver(ending: Ending, outcome: Outcome, grown: store.Bundle) -> None:
+def _deliver(ending: Ending, outcome: Outcome, grown: store.Bundle, overwrite: bool = False) -> None:
     """Write the bundle to where the gate lets it go, marked with what was found."""
     decision, roles = ending.decision(outcome), ending.plan.lesson.roles
     classes = grown.classes
     if ending.plan.old_data is not None:
         classes = _with_forgetting(classes, roles.old, outcome.old_before, outcome.old_after)
-    failed = nothing_learned(ending.verdicts(outcome))
-    status = "refused" if decision.refused else "nothing learned" if failed else "passed"
     note = final_words.kept_sentence(decision) if roles.old else ""
     *earlier, last = classes.lineage
-    marked = last.model_copy(update={"status": status, "note": note})
+    # It may have been scored on other images when it was written first.
+    scores = {**last.scores, **{name: outcome.scores.get(name) for name in roles.names if name in last.scores}}
+    marked = last.model_copy(update={"status": ending.status(outcome), "note": note, "scores": scores})
     classes = classes.model_copy(update={"lineage": (*earlier, marked)})
-    place = store.save(replace(grown, classes=classes), ending.place(decision.refused))
+    place = store.save(replace(grown, classes=classes), ending.place(decision.refused), overwrite=overwrite)
     if ending.origin is not None:
         keep_difference(place, ending.origin)
 
@@ -174,9 +189,13 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
     roles, scores = ending.plan.lesson.roles, outcome.scores
     changes, decision, verdicts = ending.changes(outcome), ending.decision(outcome), ending.verdicts(outcome)
     place, other = ending.place(decision.refused), ending.place(not decision.refused)
-    if directory.is_there(other) and not directory.is_there(place):  # another --keep than before
+    if directory.is_there(other) and not directory.is_there(place):  # another --keep, or other images for scoring
         _deliver(ending, outcome, store.load(other))
         shutil.rmtree(other)
+    there = store.load(place)
+    if there.classes.lineage[-1].status != ending.status(outcome):
+        # Only then: models that learned on from this one know it by its sha256, which its marks are part of.
+        _deliver(ending, outcome, there, overwrite=True)
     replace(outcome, delivered=True).write(work)
     directory.tidy(work)
     classes = store.load(place).classes

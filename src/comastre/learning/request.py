@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comastre.arguments import positive_number, whole_number
@@ -11,8 +11,10 @@ from comastre.bundle.history import digest
 from comastre.config import methods
 from comastre.config.older import upgraded
 from comastre.config.run import MOST_ITERATIONS
+from comastre.data.sources import DataSource
 from comastre.errors import UserError
-from comastre.learning.images import HELD_OUT
+from comastre.learning.comparing import Sight
+from comastre.learning.images import HELD_OUT, image_names, scoring_part
 from comastre.learning.plan import Plan
 from comastre.learning.starting_model import StartingModel
 from comastre.text import brief
@@ -110,6 +112,34 @@ def request_of(
         "--iterations": iterations,
         "settings": {section: _plain(values) for section, values in settings.items()},
     }
+
+
+def scored_on(plan: Plan, sights: Sequence[Sight]) -> dict[str, str | None]:
+    """Which images a lesson's model is scored on and compared on, by the option that names them.
+
+    Training does not depend on them, so that they may change when it is over; what was measured on others does not
+    hold then. A part of the data itself is named by the request.
+    """
+    old = plan.old_data.source if plan.old_data is not None else None
+    files = [sight.file for sight in sights if sight.index < 0]
+    return {
+        "--val": _mark_of(plan.lesson.scoring),
+        "--old-val": _mark_of(old),
+        "--unlabelled": _mark(sorted(files)) if files else None,
+    }
+
+
+def _mark_of(source: DataSource | None) -> str | None:
+    """Changes with the place of data, its images, and the classes that each shows."""
+    if source is None:
+        return None
+    place, images = source.file or source.root, scoring_part(source)
+    shown = [sorted(classes) for classes in images.presence()]
+    return _mark((source.dataset, place and str(place.resolve()), images.class_names, image_names(images), shown))
+
+
+def _mark(what: Any) -> str:
+    return hashlib.sha256(repr(what).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:
