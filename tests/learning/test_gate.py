@@ -3,6 +3,8 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,7 +136,16 @@ def test_old_classes_without_a_score_are_judged_by_their_pixels():
 
 def test_scores_of_nothing_leave_the_gate_to_the_pixels():
     gone = [ClassChange("car", False, 0.0, 0.0, "x", 50, agreement("car", 1000, 0))]
-    assert decide(gone, True, None) == decide(gone, False, None) and decide(gone, True, None).refused
+    decision = decide(gone, True, None)
+    assert decision == replace(decide(gone, False, None), unknown=True) and decision.refused
+    said = final_words.kept_sentence(decision)
+    assert said.startswith(
+        "the old model scores 0 on the images of --old-val; of what it recognises on the others, 0 %"
+    )
+    nothing = decide([replace(gone[0], agreement=None)], True, None)
+    assert nothing.measure == "nothing" and not nothing.refused
+    said = final_words.kept_sentence(nothing)
+    assert said.startswith("not measured: the old model scores 0 on the images of --old-val") and "give" not in said
 
 
 @pytest.mark.parametrize(("given", "share"), [(None, None), ("95%", 95.0), ("95", 95.0), (" 0 %", 0.0), (72.5, 72.5)])
@@ -183,6 +194,30 @@ def test_nothing_is_learned_where_all_that_was_scored_failed():
     good, bad, unknown = ClassVerdict("a", 50.0), ClassVerdict("b", 1.0), ClassVerdict("c", None)
     assert nothing_learned([bad, unknown]) and not nothing_learned([good, bad]) and not nothing_learned([unknown])
     assert judge(["a", "c"], {"a": 50.0}, {}, None, PLACE) == (good, unknown)
+
+
+def test_a_class_that_the_images_for_scoring_lack_is_not_said_to_have_none_left():
+    decision = Decision("nothing", None, 90.0, ())
+    (verdict,) = judge(["star"], {}, {}, None, replace(PLACE, scoring="the images for scoring in v"))
+    ((heading, text),) = final_words.verdict_lines([verdict], (), decision)
+    assert verdict.learned is None and heading == "not scored"
+    assert text == "star: the images for scoring in v do not show it; give --val DATA that does"
+    ((_, text),) = final_words.verdict_lines(judge(["star"], {}, {}, None, PLACE), (), decision)
+    assert text == "star: no image of it was left to score it on; give --val DATA"
+
+
+def test_the_last_lines_fit_the_lesson():
+    def said(decision, *more):
+        lines = final_words.last_lines(Path("m"), Path("m"), 3, [ClassVerdict("bee", 2.0)], decision, *more)
+        return " ".join(text for _, text in lines)
+
+    refused, passed = Decision("pixels", 10.0, 60.0, ()), Decision("pixels", 90.0, 60.0, ())
+    assert "--later_learning_rate" in said(refused, False) and "--old-val DATA" in said(refused, False)
+    assert "learning rate" not in said(refused, True, False, False) and "--old-val" not in said(refused, True)
+    assert "has the new names but does not know them" in said(passed, False)
+    assert said(passed, False, True) == "the model in m does not know what it practised (bee): do not use it"
+    partly = Decision("scores", 99.0, 90.0, (), unscored=refused)
+    assert "--old-val DATA that shows all old classes" in said(partly, True)
 
 
 # --- real lessons ----------------------------------------------------------------------------------------------------
@@ -281,7 +316,9 @@ def test_the_next_command_is_one_that_is_accepted(kind, tiny_bundle, tmp_path, c
     shutil.copytree(tiny_bundle, old)
     model = "new:tiny" if kind == "first" else old
     assert quick_lesson(model, photos, out, "--no-instant", "--keep", "0") == 1
-    said = " ".join(capsys.readouterr().out.split())
+    said, page = " ".join(capsys.readouterr().out.split()), (out / "lesson.html").read_text()
+    assert ("has the new names" in said) == ("has the new names" in page) == (kind != "practised")
+    assert ("Where the models differ most" in page) == (kind != "first")  # there is one only
     advised = shlex.split(said[said.index("NOT LEARNED") :].split("`")[1])
     assert ("--continue" in advised) == (kind in ("elsewhere", "beside")) and f"{out}-longer" in advised
 

@@ -477,6 +477,14 @@ def test_a_bad_file_among_unlabelled_images_is_left_out_and_named(tiny_bundle, d
     assert "none of the images of --unlabelled can be read" in text
 
 
+def test_data_for_scoring_that_lacks_the_class_is_named(tiny_bundle, data, tmp_path):
+    val = small.write_folder(tmp_path / "v", small.samples_with(("ring",), 3), ("ring",))
+    said: list[str] = []
+    teach(tiny_bundle, data, tmp_path / "new", said, iterations=1, val=val)
+    text = " ".join("\n".join(said).split())
+    assert "not scored heart: the images for scoring in v do not show it; give --val DATA that does" in text
+
+
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(tiny_bundle, data, tmp_path):
     settings = {"training": {**QUICK["training"], "accelerator": "cuda"}}
     assert "is not possible here" in refused(tiny_bundle, data, tmp_path / "new", settings=settings)

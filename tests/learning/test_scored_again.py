@@ -54,7 +54,9 @@ def test_a_refused_model_is_not_let_pass_by_data_that_nobody_looked_at(
         code = dispatch([str(word) for word in (*given, *more, "--out", out)])
         return code, " ".join(capsys.readouterr().out.split())
 
-    assert teach(tmp_path / "n1")[0] == 3
+    refused, said = teach(tmp_path / "n1")
+    page = (tmp_path / "n1-refused" / "lesson.html").read_text()
+    assert refused == 3 and "learning rate" not in said[said.index("REFUSED") :] + page  # nothing was trained
     more = ["--old-val", data["old"], "--unlabelled", data["any"]]
     straight, said_at_once = teach(tmp_path / "straight", *more)
     monkeypatch.setattr("comastre.learning.learn.run", None)  # nothing is trained

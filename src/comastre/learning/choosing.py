@@ -58,7 +58,7 @@ def instant_is_better(instant: Standing, trained: Standing) -> tuple[bool, str]:
         if good.passes == bad.passes and bad.failed and not good.failed:
             return which, f"{other} learned nothing"
     if instant.new is None or trained.new is None:
-        return False, "no image was left to score the new classes on; give --val DATA to choose by it"
+        return False, "no image was left to score the new classes on; give --val DATA that shows them, to choose by it"
     if instant.points > trained.points:
         return True, f"{instant.words}, against {trained.words} of the trained one"
     return False, f"{trained.words}, against {instant.words} of the instant one"

@@ -57,6 +57,8 @@ def verdict_lines(
             lines.append(("learned", f"{verdict.name}: {score}"))
         elif verdict.learned is None:
             text = "no image of it was left to score it on; give --val DATA"
+            if verdict.reason:
+                text = f"{verdict.reason}; {verdict.advice}"
             lines.append(("not scored", f"{verdict.name}: {text}"))
         else:
             advice = f"; {verdict.advice}" if advise else ""
@@ -82,6 +84,12 @@ def guarantee_line(largest_change: float, compared: int) -> tuple[str, str]:
 
 def kept_sentence(decision: Decision) -> str:
     """How much is kept, and what the gate says of it."""
+    if decision.unknown:
+        rest = "recognises none of its classes on the others"
+        if decision.kept is not None:
+            rest = f"of what it recognises on the others, {kept_sentence(replace(decision, unknown=False))}"
+            return f"the old model scores 0 on the images of --old-val; {rest}"
+        return f"not measured: the old model scores 0 on the images of --old-val and {rest}"
     if decision.kept is None:
         return "not measured: the old model recognises none of its classes on these images; give --old-val DATA"
     if decision.unscored is not None:
@@ -109,20 +117,34 @@ def _over_which(often: int, seen: int) -> str:
 
 
 def last_lines(
-    place: Path, out: Path, classes: int, verdicts: Sequence[ClassVerdict], decision: Decision, scored_on_old: bool
+    place: Path,
+    out: Path,
+    classes: int,
+    verdicts: Sequence[ClassVerdict],
+    decision: Decision,
+    scored_on_old: bool,
+    practised: bool = False,
+    trained: bool = True,
 ) -> list[tuple[str, str]]:
-    """Where the model is, and what to do with it."""
+    """Where the model is, and what to do with it; it may have `practised` only, and one look has not `trained` it."""
     if decision.refused:
         check = "" if scored_on_old else "; --old-val DATA, images labelled for old classes, measures it by scores"
+        if decision.unscored is not None and decision.unscored.refused:
+            check = "; --old-val DATA that shows all old classes measures all of them by scores"
+        rate = ", or a lower learning rate (--later_learning_rate)" if trained else ""
         return [
             ("REFUSED", f"the new model forgot too much and was written aside, to {place}; {out} was not made"),
             (
                 "try",
-                "more images that show old classes or none of the new ones (empty masks will do), or a lower learning "
-                f"rate (--later_learning_rate){check}; the same command with --keep 0 takes it as it is",
+                f"more images that show old classes or none of the new ones (empty masks will do){rate}{check}; the "
+                "same command with --keep 0 takes it as it is",
             ),
         ]
     if nothing_learned(verdicts):
+        if practised:
+            names = shortened([verdict.name for verdict in verdicts], _MOST)
+            text = f"the model in {place} does not know what it practised ({names}): do not use it"
+            return [("nothing learned", text)]
         return [("nothing learned", f"the model in {place} has the new names but does not know them: do not use it")]
     more = f"{classes} classes; try `comastre predict {place} IMAGES --out DIR`"
     return [("done", f"the new model is in {place}, {more}")]

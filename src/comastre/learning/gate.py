@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from comastre.errors import UserError
@@ -74,6 +74,8 @@ class Decision:
     """By pixels: classes that the old model sees often enough to be judged alone, of all that it sees."""
     unscored: Decision | None = None
     """By scores: what the pixels say of the old classes that have no score; None where they say nothing."""
+    unknown: bool = False
+    """Whether there is data of old classes, on which the old model scores 0 throughout."""
 
     @property
     def refused(self) -> bool:
@@ -92,7 +94,7 @@ def decide(changes: Sequence[ClassChange], scored_on_old: bool, keep: float | No
     scored = [change for change in old if change.scored_on_old] if scored_on_old else []
     before, after = (sum(getattr(change, when) for change in scored) for when in ("before", "after"))
     if not before > 0:
-        return _by_pixels(old, keep)
+        return replace(_by_pixels(old, keep), unknown=bool(scored))
     asked = SCORES_KEPT if keep is None else keep
     judged = {change.name: change.kept_score for change in scored if change.shown >= FEWEST_IMAGES}
     others = _by_pixels([change for change in old if not change.scored_on_old], keep)

@@ -128,9 +128,9 @@ def learn(
     first = instant_of(starting, plan, settings) if instant is None else None
     if learns_at_once(config, plan.amounts) and (minutes is not None or iterations is not None):
         given = "--minutes" if minutes is not None else "--iterations"
-        trained = "" if instant or guarantee else "; --continue trains the last lesson of a model that was taught so"
+        other = "" if instant or guarantee else "; --continue trains the last lesson of a model that was taught so"
         raise UserError(
-            f"{given} says how long to train, but {config.method} looks once at each image: leave it away{trained}"
+            f"{given} says how long to train, but {config.method} looks once at each image: leave it away{other}"
         )
     say(messages.understood(plan, starting.title))
     for line in messages.warnings(plan, config):
@@ -140,7 +140,8 @@ def learn(
     origin = starting.folder if lesson_before is None else lesson_before.folder
     sights = choose_sights(lesson, unlabelled)
     images = scored_on(plan, sights)
-    ending = Ending(out, work, plan, least, str(data), origin, say, guarantee is not None, images)
+    trained = not learns_at_once(config, plan.amounts)
+    ending = Ending(out, work, plan, least, str(data), origin, say, guarantee is not None, images, trained)
     request = request_of(starting, plan, minutes, iterations, settings)
     if instant is False:
         request["--no-instant"] = True

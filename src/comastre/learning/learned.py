@@ -55,6 +55,8 @@ class Learned:
     """That one, in a sentence."""
     largest_change: float | None = None
     """Of any old score on these images, where an exact guarantee was asked for."""
+    trained: bool = True
+    """Whether anything was trained; False after one look alone."""
 
     @property
     def model(self) -> Model:

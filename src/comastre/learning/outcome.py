@@ -46,6 +46,8 @@ class Ending:
     """Whether old scores may not move at all."""
     scored_on: Mapping[str, str | None] = field(default_factory=dict)
     """Which images the model is scored on, by the option that names them."""
+    trained: bool = True
+    """Whether anything is trained; False for one look alone."""
 
     def place(self, refused: bool) -> Path:
         return directory.refused_folder(self.out) if refused else self.out
@@ -72,6 +74,11 @@ class Ending:
             changes.append(change)
         return tuple(changes)
 
+    @property
+    def scoring(self) -> str:
+        """The images that were given for scoring; empty where a part of the data is held out."""
+        return _scoring_title(self.plan) if self.plan.lesson.scoring is not None else ""
+
     def decision(self, outcome: Outcome) -> Decision:
         """What the gate says."""
         return decide(self.changes(outcome), self.plan.old_data is not None, self.keep)
@@ -91,7 +98,7 @@ class Ending:
         # A model in memory is in no folder from which its lesson could go on.
         continues = not lesson.practises and lesson.known is not None and self.origin is not None
         beside = self.origin is not None and self.origin.resolve().parent == model.resolve().parent
-        place = Place(str(model), self.data, continues, None if beside else str(self.origin))
+        place = Place(str(model), self.data, continues, None if beside else str(self.origin), self.scoring)
         return judge(self.plan.lesson.roles.taught, outcome.scores, outcome.errors, outcome.alpha, place)
 
 
@@ -204,7 +211,8 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
     for line in final_words.legend(changes, outcome.compared):
         say(line)
     if not any(value is not None for value in scores.values()):
-        say("nothing was scored: no image was left for it; give --val DATA")
+        reason = f"{ending.scoring} show none of the classes" if ending.scoring else "no image was left for it"
+        say(f"nothing was scored: {reason}; give --val DATA{' that shows them' if ending.scoring else ''}")
     if roles.old and ending.plan.old_data is None:
         say("IoU of old classes without labels is not measured: give --old-val DATA, images labelled for them")
     say("")
@@ -214,7 +222,9 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
         lines.append(final_words.guarantee_line(outcome.largest_change, outcome.compared))
     old_val = ending.plan.old_data is not None
     lines.append(("logs", f"settings and logs of the training are in {work}, which can be deleted"))
-    lines += final_words.last_lines(place, out, len(classes.names), verdicts, decision, old_val)
+    lines += final_words.last_lines(
+        place, out, len(classes.names), verdicts, decision, old_val, ending.plan.lesson.practises, ending.trained
+    )
     say(table(lines, indent=0))
     return Learned(
         place,
@@ -231,6 +241,7 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
         outcome.chosen,
         outcome.why,
         outcome.largest_change,
+        ending.trained,
     )
 
 
@@ -250,4 +261,4 @@ def _scoring_title(plan: Plan) -> str:
     if lesson.scoring is None:
         return f"{len(lesson.held_out)} held-out {'image' if len(lesson.held_out) == 1 else 'images'}"
     place = lesson.scoring.file or lesson.scoring.root
-    return f"the images for scoring in {place.absolute().name}" if place is not None else str(lesson.scoring)
+    return f"the images for scoring {f'in {place.absolute().name}' if place is not None else f'of {lesson.scoring}'}"

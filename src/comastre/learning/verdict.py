@@ -18,7 +18,7 @@ class ClassVerdict:
     score: float | None
     """IoU in percent; None where no image was left to score it on."""
     reason: str = ""
-    """Why it was not learned; empty where it was, or where nobody can tell."""
+    """Why it was not learned or not scored; empty where it was, or where no image was left to score it on."""
     advice: str = ""
 
     @property
@@ -38,6 +38,8 @@ class Place:
     """Whether the lesson can go on by --continue: a first one and one that practised are followed by practice."""
     parent: str | None = None
     """The model before, where --continue would not find it beside the new one."""
+    scoring: str = ""
+    """The images that were given for scoring, in words; empty where a part of the data is held out."""
 
     @property
     def longer(self) -> str:
@@ -58,7 +60,9 @@ def judge(
     verdicts = []
     for name in new:
         score = scores.get(name)
-        if score is None or score >= KNOWN:
+        if score is None and place.scoring:
+            verdicts.append(ClassVerdict(name, None, f"{place.scoring} do not show it", "give --val DATA that does"))
+        elif score is None or score >= KNOWN:
             verdicts.append(ClassVerdict(name, score))
         else:
             verdicts.append(ClassVerdict(name, score, *_why_not(errors.get(name), alpha, place)))

@@ -39,7 +39,7 @@ class Sample:
 
 def write_page(report: DataReport, page: Path, title: str) -> Path:
     """Write the page."""
-    refuse_foreign(page)
+    refuse_foreign(page, "--preview")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page, render(report, title).encode(errors="replace"))

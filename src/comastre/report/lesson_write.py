@@ -75,7 +75,16 @@ def render(learned: Learned) -> str:
         words.append(guarantee_line(learned.largest_change, learned.compared))
     place = Path(learned.path.name)
     out = Path(place.name.removesuffix("-refused")) if learned.refused else place
-    words += last_lines(place, out, len(names) - 1, learned.verdicts, learned.decision, bool(learned.old_after))
+    words += last_lines(
+        place,
+        out,
+        len(names) - 1,
+        learned.verdicts,
+        learned.decision,
+        bool(learned.old_after),
+        not learned.new_classes,
+        learned.trained,
+    )
     return environment.get_template("lesson.html.jinja").render(
         title=_title(learned),
         words=words,
@@ -84,6 +93,7 @@ def render(learned: Learned) -> str:
         changes=learned.changes,
         places=[place for place in dict.fromkeys(change.where for change in learned.changes) if place],
         compared=learned.compared,
+        two_models=bool(old),
         became=_became(old, dict(zip(names[1:], colours[1:], strict=True))),
         labels=[
             {"name": name, "colour": css(colour), "new": name in learned.new_classes}

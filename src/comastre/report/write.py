@@ -88,15 +88,15 @@ def report_after_training(run: Path) -> None:
         say(f"The report is {run / REPORT}")
 
 
-def refuse_foreign(out: Path) -> None:
-    """Refuse to write over a file that is not a report of ours."""
+def refuse_foreign(out: Path, option: str = "--out") -> None:
+    """Refuse to write over a file that is not a report of ours; `option` names it on the command line."""
     if out.is_dir():
-        raise UserError(f"--out {out} is a folder: name a file, such as {out / REPORT}")
+        raise UserError(f"{option} {out} is a folder: name a file, such as {out / REPORT}")
     if out.exists():
         with out.open("rb") as file:
             start = file.read(2000)
         if start and b'name="generator" content="comastre' not in start:
-            raise UserError(f"--out {out} is there already and is not a report: name another file")
+            raise UserError(f"{option} {out} is there already and is not a report: name another file")
 
 
 def page_title(groups: Sequence[Group]) -> str:
