@@ -273,6 +273,28 @@ def test_a_new_class_is_found_where_its_statistics_fit_best(stream: Stream, firs
         assert not old.class_scores[..., 6].any()
 
 
+@pytest.mark.parametrize("everything_is_new", [False, True])
+def test_every_pixel_gets_the_best_class_where_that_is_asked_for(
+    stream: Stream, first: ExactSegmenter, everything_is_new: bool
+) -> None:
+    model = stream.later(stream.scenario.tasks[1], copy.deepcopy(first))
+    margin = -1e6 if everything_is_new else 1e6
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    found = {}
+    for every in (False, True):
+        inference = model.config.inference.model_copy(update={"margin": margin, "every_pixel": every})
+        model.config = model.config.model_copy(update={"inference": inference})
+        found[every] = model.segment(images)
+    for plain, filled in zip(found[False], found[True], strict=True):
+        left = plain.label_map == 0
+        assert left.any() and not left.all()
+        assert filled.label_map.gt(0).all()
+        assert torch.equal(filled.label_map[~left], plain.label_map[~left])
+        assert torch.equal(filled.segment_map, plain.segment_map)
+        # What the statistics call new speaks for no trained class any more, and the other way round.
+        assert filled.label_map[left].eq(7).all() if everything_is_new else filled.label_map[left].lt(7).all()
+
+
 @pytest.mark.parametrize(("batch_size", "size"), [(1, (96, 128)), (4, (96, 128)), (2, (160, 64))])
 def test_holding_still_changes_no_bit_of_the_backbone_for_photographs(batch_size: int, size: tuple[int, int]) -> None:
     """A backbone may compute what nobody trains in another way; what it gives must be the same."""

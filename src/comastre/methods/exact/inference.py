@@ -6,13 +6,13 @@ Else the trained model's word stands, bit for bit (docs/specification.md, Exact)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from comastre.methods.comastre.inference import recognise_confident
+from comastre.methods.comastre.inference import filled, recognise_confident
 from comastre.methods.exact.config import ExactInferenceConfig
 from comastre.methods.exact.own_queries import OwnQueries
 from comastre.methods.large_merge import Contest, merge_contest
@@ -144,6 +144,9 @@ def _merge(model: ExactSegmenter, named: Named, row: int, size: Size, frame: Fra
     if len(kept):
         contest = Contest(mask_logits, kept, named.scores[row, kept], class_index[kept])
         merged = merge_contest(contest, size, frame, settings)
+        if settings.every_pixel:
+            weights = objectness[kept][:, None] * _votes(model, named.class_scores[row, kept], class_index[kept])
+            merged = replace(merged, label_map=filled(merged.label_map, mask_logits[kept], weights, frame))
     proposals = ProposedMasks(
         objectness,
         named.class_scores[row],
@@ -155,3 +158,10 @@ def _merge(model: ExactSegmenter, named: Named, row: int, size: Size, frame: Fra
         named=class_index,
     )
     return Segmentation(merged.label_map, merged.segment_map, merged.segments, proposals)
+
+
+def _votes(model: ExactSegmenter, class_scores: Tensor, class_index: Tensor) -> Tensor:
+    """Class scores (K, C) as they count where each pixel gets a class: what is new does not vote for a trained one."""
+    trained = model.class_decoder.num_classes
+    is_trained = torch.arange(class_scores.shape[1], device=class_scores.device) < trained  # (C,)
+    return torch.where((class_index[:, None] >= trained) & is_trained, 0.0, class_scores)
