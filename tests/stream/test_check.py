@@ -163,3 +163,27 @@ def test_fields_count_for_data_without_a_validation_split_too(capsys, tmp_path):
         0,
         "coco_json-without-1-classes: 1 classes, 1 images, none of them set apart for validation",
     )
+
+
+def test_a_class_that_is_listed_but_not_shown_is_no_problem_of_data_without_a_setting(capsys, tmp_path):
+    masks = {"a": (0, 1), "b": (0, 3), "c": (0, 1, 3), "d": (0, 3)}
+    write_folder(tmp_path, masks, ("cat", "sky", "dog"))
+    code, out, _ = check(capsys, str(tmp_path))
+    assert code == 0 and out.endswith("\nevery file is good\n")
+    assert "warning: listed, but shown by no image: sky" in out and "another setting" not in out
+    code, out, _ = check(capsys, str(tmp_path), "--setting", "joint")  # who names a setting wants to train it
+    assert code == 1
+    assert "Class 2 (sky) is new in step 0 of setting joint" in out
+
+
+def test_a_class_that_only_validation_images_show_is_warned_of(capsys, root):
+    write_mask(root / "masks" / "c.png", 1)
+    code, out, _ = check(capsys, str(root))
+    assert code == 0
+    assert "warning: shown by validation images, but by none for training: cow" in out
+
+
+def test_data_that_labels_nothing_is_a_problem(capsys, tmp_path):
+    code, out, _ = check(capsys, str(write_folder(tmp_path, {"a": (0,), "b": (0,)})))
+    assert code == 1
+    assert "has no training image with any of the classes 1 (cat), 2 (dog)" in out

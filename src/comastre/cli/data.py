@@ -104,7 +104,9 @@ def check(
         raise UserError(f"--processes is {processes} but must be 1 or more")
     from comastre.stream.check import check_data, render
 
-    report = check_data(config, processes, found)
+    # Of a user's own data without a word on steps, nothing is asked but what `learn` asks; public data is complete.
+    for_a_setting = found is None or "continual" in settings or find_dataset(found.dataset).has_validation is None
+    report = check_data(config, processes, found, for_a_setting)
     say(render(report))
     if preview is not None:
         from comastre.report.data_page import write_page

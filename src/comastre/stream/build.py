@@ -15,24 +15,8 @@ from comastre.stream.scenario import Scenario, build_scenario
 
 
 def build_stream(config: RunConfig, presence: Sequence[Collection[int]], class_names: Sequence[str]) -> Scenario:
-    """The tasks of the configured setting, each class of which some image of its step shows.
-
-    Joint training learns all classes in one step. With `continual.partition` the images of each step are those of the
-    user's files (MiB's tradition on ADE20K), else the protocol's rule chooses them; the scenario says which.
-    """
-    continual = config.continual
-    partition = (
-        None if continual.partition is None else read_partition(user_path(continual.partition, "continual.partition"))
-    )
-    scenario = build_scenario(
-        presence,
-        len(class_names),
-        "joint" if config.spec.all_at_once else continual.setting,
-        continual.protocol,
-        continual.class_order,
-        partition,
-        class_names,
-    )
+    """The tasks of the configured setting, each class of which some image of its step shows."""
+    scenario = plan_stream(config, presence, class_names)
     for task in scenario.tasks:
         shown = set().union(*(presence[image] for image in task.images))
         unseen = [label for label in task.new_classes if label not in shown]
@@ -44,6 +28,27 @@ def build_stream(config: RunConfig, presence: Sequence[Collection[int]], class_n
                 "add images, change the class order, or use another setting or protocol."
             )
     return scenario
+
+
+def plan_stream(config: RunConfig, presence: Sequence[Collection[int]], class_names: Sequence[str]) -> Scenario:
+    """The tasks of the configured setting, whether or not there are images of each class.
+
+    Joint training learns all classes in one step. With `continual.partition` the images of each step are those of the
+    user's files (MiB's tradition on ADE20K), else the protocol's rule chooses them; the scenario says which.
+    """
+    continual = config.continual
+    partition = (
+        None if continual.partition is None else read_partition(user_path(continual.partition, "continual.partition"))
+    )
+    return build_scenario(
+        presence,
+        len(class_names),
+        "joint" if config.spec.all_at_once else continual.setting,
+        continual.protocol,
+        continual.class_order,
+        partition,
+        class_names,
+    )
 
 
 def read_partition(folder: Path) -> list[list[int]]:

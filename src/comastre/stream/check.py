@@ -15,7 +15,7 @@ from comastre.data.hints import hints
 from comastre.data.parallel import each_in_parallel
 from comastre.data.sources import DataSource
 from comastre.errors import UserError
-from comastre.stream.build import build_stream
+from comastre.stream.build import build_stream, plan_stream
 from comastre.stream.scenario import Scenario
 from comastre.text import shortened, table
 
@@ -70,8 +70,13 @@ class DataReport:
         return (*self.training.problems, *self.validation.problems, *setting)
 
 
-def check_data(config: RunConfig, processes: int | None = None, source: DataSource | None = None) -> DataReport:
-    """Read every image and mask of both splits in parallel; all images of a `source` without a validation split."""
+def check_data(
+    config: RunConfig, processes: int | None = None, source: DataSource | None = None, for_a_setting: bool = True
+) -> DataReport:
+    """Read every image and mask of both splits in parallel; all images of a `source` without a validation split.
+
+    Unless it is checked `for_a_setting`, a class without images is no problem: `learn` leaves it out.
+    """
     if source is not None and not find_dataset(config.data.dataset).validates(config.data):
         training_set = build_dataset(config.data, "all")
         validation = SplitReport("validation", (), ())
@@ -81,7 +86,8 @@ def check_data(config: RunConfig, processes: int | None = None, source: DataSour
     training = _check_split(training_set, "training", processes)
     scenario = problem = None
     try:
-        scenario = build_stream(config, training.presence, training_set.class_names)
+        stream = build_stream if for_a_setting else plan_stream
+        scenario = stream(config, training.presence, training_set.class_names)
     except UserError as error:
         problem = str(error)
     report = DataReport(
@@ -89,7 +95,15 @@ def check_data(config: RunConfig, processes: int | None = None, source: DataSour
     )
     presence = (*training.presence, *validation.presence)
     found = hints(training_set.class_names, presence, report.pixels, training_set.has_background)
+    if not for_a_setting:
+        found += _validated_alone(report)
     return replace(report, hints=tuple(found))
+
+
+def _validated_alone(report: DataReport) -> list[str]:
+    trained, validated = report.training.images_of, report.validation.images_of
+    names = [name for label, name in enumerate(report.class_names, start=1) if validated[label] and not trained[label]]
+    return [f"shown by validation images, but by none for training: {shortened(names)}"] if names else []
 
 
 @dataclass(frozen=True)
