@@ -7,7 +7,7 @@ from PIL import Image
 from comastre.cli.main import dispatch
 from comastre.data.hints import hints
 from comastre.errors import UserError
-from small_data import write_folder, write_mask
+from small_data import write_folder, write_image, write_instances, write_mask
 
 
 def check(root, *more):
@@ -72,3 +72,57 @@ def test_good_data_gets_no_hint_and_dense_data_is_called_so(tmp_path, capsys):
     write_mask(root / "masks" / "b.png", 1, 2, 255)
     assert check(root) == 0
     assert "warning: nearly every pixel is labelled (0.0 % are background)" in capsys.readouterr().out
+
+
+DENSE_FROM_0 = {"a": (0, 1, 2, 3, 4), "b": (1, 0, 3, 2, 4), "c": (3, 1, 2, 4, 0), "d": (4, 2, 1, 3), "e": (2, 4, 1, 3)}
+NAMES = ("road", "pavement", "car", "tree", "sky")
+
+
+def warnings_of(capsys, data):
+    check(data)
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+
+
+@pytest.mark.parametrize("names", [NAMES, ("road", "pavement", "car", "tree", "person", "sky")])
+def test_masks_whose_0_is_like_a_class_are_taken_for_masks_that_count_from_0(tmp_path, capsys, names):
+    """Also where a second class is missing; the names that are missing are told in any case."""
+    lines = warnings_of(capsys, write_folder(tmp_path, DENSE_FROM_0, names))
+    missing = ", ".join(names[4:])
+    assert lines[0].startswith(f"warning: listed, but shown by no image: {missing}; the masks may count")
+    assert f"no mask holds {len(names)}, which is sky; if 0 is road there" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        {"a": (0, 1, 0, 2), "b": (0, 3, 0, 4), "c": (1, 0), "d": (0,)},  # objects on a background
+        {"a": (0, 1, 2, 0), "b": (0, 3, 4, 0), "c": (0, 1, 3, 2, 0)},  # which touch each other
+        {"a": (1, 2, 3, 4), "b": (4, 2, 1, 3)},  # labelled everywhere
+    ],
+)
+def test_a_last_class_that_is_merely_not_used_shifts_nothing(tmp_path, capsys, masks):
+    lines = warnings_of(capsys, write_folder(tmp_path, masks, NAMES))
+    assert lines[0] == "warning: listed, but shown by no image: sky"
+
+
+def test_void_in_shreds_between_classes_is_no_class(tmp_path, capsys):
+    root = write_folder(tmp_path, {"a": (1, 2, 3, 4)}, NAMES)
+    labels = np.kron(np.array([[1, 2, 3, 4], [2, 3, 4, 1], [3, 4, 1, 2]]), np.ones((4, 4))).astype(np.uint8)
+    labels[::3, ::3] = 0
+    Image.fromarray(labels).save(root / "masks" / "a.png")
+    (line,) = warnings_of(capsys, root)
+    assert line == "warning: listed, but shown by no image: sky"
+
+
+def test_lists_that_say_what_0_is_are_believed(tmp_path, capsys):
+    lines = warnings_of(capsys, write_folder(tmp_path, DENSE_FROM_0, ("background", *NAMES)))
+    assert lines == ["warning: listed, but shown by no image: sky"]
+
+
+def test_objects_have_names_and_count_from_nothing(tmp_path, capsys):
+    """Two categories, of which the last is not used: no mask holds an id there."""
+    car = {"category_id": 3, "segmentation": [[0, 0, 8, 0, 8, 8, 0, 8]]}
+    file = write_instances(tmp_path / "train.json", [car])
+    write_image(tmp_path / "one.jpg")
+    lines = warnings_of(capsys, file)
+    assert lines == ["warning: listed, but shown by no image: dog"]

@@ -52,6 +52,8 @@ class MaskReader:
     num_classes: int
     read: Callable[[Path], np.ndarray] = read_mask
     """From a file to the values (H, W) uint8 in it."""
+    names_zero: bool = True
+    """Whether anybody says what 0 is in the masks; where nobody does, they may count their classes from 0."""
 
     def __call__(self, index: int, record: Record, size: tuple[int, int] | None) -> Labels:
         semantic = self.read(record.labels)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from comastre.class_table import ClassTable
 from comastre.data.dataset import IGNORE, SegmentationDataset
-from comastre.data.hints import hints
+from comastre.data.hints import hints_of
+from comastre.data.label_counts import some_label_counts
 from comastre.data.sources import DataSource, has_own_validation, parse_source
 from comastre.errors import UserError
 from comastre.learning.class_names import ClassRoles, assign_roles, known_labels
@@ -76,7 +77,7 @@ def make_plan(
     parent: str | None = None,
     continued: Continued | None = None,
 ) -> Plan:
-    """Look at the data: labels of all images are read, their pixels are not.
+    """Look at the data: labels of all images are read, their pixels are not; labels of some are counted.
 
     `known` is what the teacher knows: the model that learns, or, where a lesson is `continued`, the one before it.
     """
@@ -142,7 +143,7 @@ def make_plan(
         held_out=_count(roles, translated, held_out),
         names=tuple(names[index] for index in images),
         old_data=old_data,
-        hints=tuple(hints(dataset.class_names, presence, (), dataset.has_background)),
+        hints=tuple(hints_of(dataset, presence, some_label_counts(dataset))),
     )
 
 

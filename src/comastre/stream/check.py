@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass, field, replace
 
 from comastre.config.datasets import find_dataset
 from comastre.config.run import RunConfig
 from comastre.data.build import build_dataset, build_datasets
 from comastre.data.dataset import IGNORE, SegmentationDataset
-from comastre.data.hints import hints
+from comastre.data.hints import hints_of
+from comastre.data.label_counts import LabelCounts
 from comastre.data.parallel import each_in_parallel
 from comastre.data.sources import DataSource
 from comastre.errors import UserError
@@ -29,8 +28,8 @@ class SplitReport:
     """Classes of each image; none where the image is bad."""
     problems: tuple[str, ...]
     """One sentence per bad image, with the name of the file."""
-    pixels: tuple[int, ...] = (0,) * 256
-    """Of every label 0..255."""
+    counts: LabelCounts = field(default_factory=LabelCounts)
+    """Over all images that are good."""
 
     @property
     def images_of(self) -> Counter[int]:
@@ -56,7 +55,12 @@ class DataReport:
     @property
     def pixels(self) -> tuple[int, ...]:
         """Of every label 0..255, in both splits."""
-        return tuple(map(sum, zip(self.training.pixels, self.validation.pixels, strict=True)))
+        return self.counts.pixels
+
+    @property
+    def counts(self) -> LabelCounts:
+        """What was counted in the labels of both splits."""
+        return LabelCounts.sum((self.training.counts, self.validation.counts))
 
     def share(self, label: int) -> float | None:
         """Percent of the pixels that are not ignored; None where there are none."""
@@ -94,7 +98,7 @@ def check_data(
         training_set.name, training_set.class_names, training, validation, scenario, problem, training_set
     )
     presence = (*training.presence, *validation.presence)
-    found = hints(training_set.class_names, presence, report.pixels, training_set.has_background)
+    found = hints_of(training_set, presence, report.counts)
     if not for_a_setting:
         found += _validated_alone(report)
     return replace(report, hints=tuple(found))
@@ -110,18 +114,16 @@ def _validated_alone(report: DataReport) -> list[str]:
 class _Read:
     dataset: SegmentationDataset
 
-    def __call__(self, index: int) -> tuple[int, ...]:
-        """Pixels of every label 0..255."""
-        counts = np.bincount(self.dataset[index].semantic.reshape(-1), minlength=256)
-        return tuple(int(count) for count in counts)
+    def __call__(self, index: int) -> LabelCounts:
+        return LabelCounts.of(self.dataset[index].semantic)
 
 
 def _check_split(dataset: SegmentationDataset, split: str, processes: int | None) -> SplitReport:
     answers = each_in_parallel(_Read(dataset), len(dataset), f"reading {len(dataset):,} {split} images", processes)
-    counts = [(0,) * 256 if isinstance(answer, UserError) else answer for answer in answers]
-    presence = tuple(frozenset(label for label in range(1, IGNORE) if each[label]) for each in counts)
+    counts = [LabelCounts() if isinstance(answer, UserError) else answer for answer in answers]
+    presence = tuple(frozenset(label for label in range(1, IGNORE) if each.pixels[label]) for each in counts)
     bad = tuple(str(answer) for answer in answers if isinstance(answer, UserError))
-    return SplitReport(split, presence, bad, tuple(map(sum, zip(*counts, strict=True))))
+    return SplitReport(split, presence, bad, LabelCounts.sum(counts))
 
 
 def render(report: DataReport) -> str:

@@ -62,7 +62,7 @@ def folder(root: str | Path | None, split: Literal["train", "val"], held_out: fl
     else:
         names, has_background = read_classes(base)
         colours = palette(len(names) + 1)
-        reader = MaskReader(len(names))
+        reader = MaskReader(len(names), names_zero=_names_zero(_listed_classes(base)[1]))
     return FileDataset("folder", split, names, colours, records, reader, has_background, source=base)
 
 
@@ -130,15 +130,9 @@ def _pairs(images: Path, masks: Path) -> list[Record]:
 
 def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
     """The class names 1..C, and whether id 0 is a background (rather than void)."""
-    text, listed = base / "classes.txt", base / "classes.json"
-    if text.exists():
-        path, names = text, read_names(text)
-    elif listed.exists():
-        path, names = listed, _from_json(listed)
-    else:
-        raise UserError(f"{base} has neither classes.txt nor classes.json: write one class name per line, id 1 first.")
+    path, names = _listed_classes(base)
     has_background = True
-    if names and names[0].lower() in ("background", *_VOID):
+    if _names_zero(names):
         has_background = names[0].lower() == "background"
         names = names[1:]
     for number, name in enumerate(names, start=1):
@@ -146,6 +140,21 @@ def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
             raise UserError(f"{path}: the name of class {number} ({name[:40]!r}) {problem}: give it another one.")
     refuse_unlearnable(path, names)
     return tuple(names), has_background
+
+
+def _names_zero(names: Sequence[str]) -> bool:
+    """Whether a list begins with what id 0 is."""
+    return bool(names) and names[0].lower() in ("background", *_VOID)
+
+
+def _listed_classes(base: Path) -> tuple[Path, list[str]]:
+    """The list's file and all of its names."""
+    text, listed = base / "classes.txt", base / "classes.json"
+    if text.exists():
+        return text, read_names(text)
+    if listed.exists():
+        return listed, _from_json(listed)
+    raise UserError(f"{base} has neither classes.txt nor classes.json: write one class name per line, id 1 first.")
 
 
 def _text(name: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from comastre.class_table import palette
+from comastre.class_table import Colour, palette
 from comastre.config.run import DataConfig
 from comastre.data.dataset import IGNORE
 from comastre.data.files import FileDataset, LabelReader, Labels, MaskReader, Record, data_root, files_below, read_names
@@ -51,16 +51,17 @@ def build(config: DataConfig, split: Literal["train", "val", "all"]) -> FileData
         raise UserError(f"The lists of {root} name {missing[0]}, but {images} has no such image: correct the list.")
     records = [Record(name, found[name], masks / f"{name}.png") for name in names]
     reader: LabelReader
+    colours: tuple[Colour, ...] = ()
     if table is not None:
         known = read_table(table)
         classes, background, colours = known.names, known.has_background, known.colours
         reader = MaskReader(len(classes), known)
     elif listed is not None:
-        classes, background, colours = (*_listed(listed), ())
-        reader = MaskReader(len(classes), read_mask)
+        classes, background, names_zero = _listed(listed)
+        reader = MaskReader(len(classes), read_mask, names_zero)
     else:
         every = sorted({name for file in sorted((root / "Annotations").glob("*.xml")) for name in _objects(file)})
-        classes, background, colours = checked_names(root / "Annotations", every), True, ()
+        classes, background = checked_names(root / "Annotations", every), True
         reader = ObjectReader(root / "Annotations", classes)
     return FileDataset(
         "voc_pairs", split, classes, colours or palette(len(classes) + 1), records, reader, background, source=root
@@ -100,13 +101,14 @@ def _objects(file: Path) -> list[str]:
     return names
 
 
-def _listed(file: Path) -> tuple[tuple[str, ...], bool]:
-    """Classes 1..C of a list, and whether label 0 is a background."""
-    names = [name for name in read_names(file) if name.lower() not in _LABELME]
-    background = True
+def _listed(file: Path) -> tuple[tuple[str, ...], bool, bool]:
+    """Classes 1..C of a list, whether label 0 is a background, and whether the list says so."""
+    every = read_names(file)
+    names = [name for name in every if name.lower() not in _LABELME]
+    background, names_zero = True, any(name.lower() == _LABELME[1] for name in every)
     if names and names[0].lower() in BACKGROUND:
-        background, names = names[0].lower() == "background", names[1:]
-    return checked_names(file, names), background
+        background, names_zero, names = names[0].lower() == "background", True, names[1:]
+    return checked_names(file, names), background, names_zero
 
 
 def _folder(root: Path, names: tuple[str, ...], what: str) -> Path:
