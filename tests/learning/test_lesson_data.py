@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import small_lesson as small
 
+import small_data
 from comastre.data.files import FileDataset
+from comastre.data.label_counts import some_label_counts
 from comastre.data.relabel import relabel
 from comastre.data.sets.shapes import Shapes
 from comastre.data.sources import parse_source
@@ -150,3 +152,29 @@ def test_more_classes_than_a_label_map_holds_are_refused(tmp_path):
     known = class_table([f"class {index}" for index in range(254)], [254])
     with pytest.raises(UserError, match="the model would have 255 classes"):
         make_plan(known, root, None, None, NO_FLAGS, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("masks", "names", "said"),
+    [
+        ((1, 2), ("cat", "dog"), "(0.0 % are background), so there is no background: predict with --every_pixel true"),
+        ((0, 1, 2, 1), ("void", "cat", "dog"), "what is not labelled is void (25.0 % of the pixels)"),
+        ((0, 1, 2, 1), ("cat", "dog"), None),
+    ],
+)
+def test_a_lesson_says_that_its_data_has_no_background(tmp_path, masks, names, said):
+    root = small_data.write_folder(tmp_path, dict.fromkeys("abcdef", masks), names)
+    plan = make_plan(None, root, None, None, NO_FLAGS, 0.15)
+    assert len(plan.hints) == (said is not None)
+    assert said is None or said in plan.hints[0]
+
+
+def test_labels_of_some_images_are_counted_without_reading_photographs(tmp_path):
+    root = small_data.write_folder(tmp_path, {f"{number:02d}": (0, 1, 255) for number in range(40)})
+    dataset = training_part(parse_source(root))
+    for image in (root / "images").iterdir():
+        image.write_bytes(b"")
+    counts = some_label_counts(dataset, most=10)
+    # Stripes of 6, 5 and 5 columns in 12 rows; what is ignored meets nobody.
+    assert [counts.pixels[label] for label in (0, 1, 255)] == [720, 600, 600]
+    assert [counts.borders[label] for label in (0, 1, 255)] == [120, 120, 0]

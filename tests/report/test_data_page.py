@@ -126,3 +126,11 @@ def test_objects_have_names_and_count_from_nothing(tmp_path, capsys):
     write_image(tmp_path / "one.jpg")
     lines = warnings_of(capsys, file)
     assert lines == ["warning: listed, but shown by no image: dog"]
+
+
+def test_data_that_calls_0_void_has_no_background_however_much_is_void(tmp_path, capsys):
+    (line,) = hints(("cat", "dog"), [{1}, {2}], has_background=False)
+    assert "no background: what is not labelled is void: predict with --every_pixel true" in line
+    lines = warnings_of(capsys, write_folder(tmp_path, {"a": (0, 1, 2, 1), "b": (2, 1)}, ("void", "cat", "dog")))
+    assert len(lines) == 1
+    assert "no background: what is not labelled is void (12.5 % of the pixels): predict with --every_pixel" in lines[0]

@@ -61,14 +61,23 @@ def hints(
         twin = twin_of(name, class_names[:place])
         if twin is not None:
             lines.append(f"{name!r} and {twin!r} are two classes whose names hardly differ: is it one?")
+    dense = _dense(pixels, has_background)
+    return [*lines, dense] if dense is not None else lines
+
+
+def _dense(pixels: Sequence[int], has_background: bool) -> str | None:
+    """That there is no background, where the data says so or nearly every pixel has a class."""
     labelled = sum(pixels[:IGNORE])
-    if labelled and (share := pixels[0] / labelled) < DENSE:
-        what = "void" if not has_background else "background"
-        lines.append(
-            f"nearly every pixel is labelled ({100 * share:.1f} % are {what}), so there is no background: predict with "
-            "--every_pixel true, which gives every pixel to the best class"
-        )
-    return lines
+    share = pixels[0] / labelled if labelled else None
+    what = "background" if has_background else "void"
+    if share is not None and share < DENSE:
+        why = f"nearly every pixel is labelled ({100 * share:.1f} % are {what}), so there is no background"
+    elif not has_background:
+        counted = f" ({100 * share:.1f} % of the pixels)" if share is not None else ""
+        why = f"the data has no background: what is not labelled is void{counted}"
+    else:
+        return None
+    return f"{why}: predict with --every_pixel true, which gives every pixel to the best class"
 
 
 def _may_count_from_zero(dataset: SegmentationDataset) -> bool:
