@@ -3,11 +3,14 @@
 import inspect
 import itertools
 import json
+import math
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -231,6 +234,45 @@ def test_the_clock_ends_a_lesson_that_is_slower_than_timed(tiny_bundle, data, tm
     last = [line for line in lines if "learning_rate" in line][-1]
     assert last["iteration"] == 2 and "iterations_per_class: 6\n" in (work / "config.yaml").read_text()
     assert last["learning_rate"] == pytest.approx(1e-3 * (1 - 0.4) ** 0.9)
+
+
+def test_minutes_count_the_look_after_the_training(data, tmp_path, monkeypatch, capfd):
+    """Of 16 images a new model learns from 13, looks at them once more, and is scored on 3."""
+    ticks, told = itertools.count(100.0, 4.0), []
+    monkeypatch.setattr("comastre.training.run.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr("comastre.learning.beginning.training_seconds", lambda *given: told.append(given) or 10.0)
+    learned = teach("new:tiny", data, tmp_path / "new", iterations=None, minutes=5)
+    work = directory.training_folder(learned.path)
+    plan = json.loads((work / "plan.json").read_text())
+    # Two images in two seconds: a second for each that is scored, half of one for each that is looked at.
+    assert told[0][2] == plan["times"]["scoring"] == 3 * 1 + 13 * 0.5
+    # What is left for the end when the look is over.
+    assert plan["after_look"] == pytest.approx(1.2 * 3 + 0.2 * told[0][1] + 3)
+    said = capfd.readouterr().err
+    assert "a look at each of 13 images" in said and "time is up" not in said
+    seconds = re.search(r"learning 2/6 · 0:(\d\d) left", said)  # of ten for training, and 9.5 for the rest
+    assert seconds is not None and 9 <= int(seconds[1]) <= 19
+
+
+def test_a_look_ends_with_the_minutes_but_sees_every_class(data, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("comastre.learning.beginning.training_seconds", lambda *_: 0.1)
+    monkeypatch.setattr("comastre.stream.whole_images.FEWEST", 2)
+    late = SimpleNamespace(monotonic=lambda: math.inf, perf_counter=time.perf_counter)
+    monkeypatch.setattr("comastre.training.iteration.time", late)
+    learned = teach("new:tiny", data, tmp_path / "new", iterations=None, minutes=5)
+    said = capfd.readouterr().err
+    assert "a look at up to" in said
+    looked, total = map(int, re.search(r"time is up after (\d+) of (\d+) images", said).groups())
+    assert 2 <= looked <= 4 < total
+    counts = load_file(learned.path / "statistics.safetensors")["counts"]  # the first is of no class
+    assert counts[1:].min() >= 2
+
+
+def test_who_looks_at_nothing_is_not_waited_for(data, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("comastre.learning.beginning.training_seconds", lambda *given: told.append(given) or 0.1)
+    teach("new:tiny", data, tmp_path / "new", iterations=None, minutes=5, settings={**QUICK, "method": "finetune"})
+    assert told[0][2] < 16 * 0.5
 
 
 def test_a_new_model_learns_its_first_step(data, tmp_path):

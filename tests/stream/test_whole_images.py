@@ -14,7 +14,7 @@ from comastre.data.dataset import IGNORE
 from comastre.data.shown import shown
 from comastre.stream.build import build_stream
 from comastre.stream.scenario import Task
-from comastre.stream.whole_images import some_of_each, whole_images
+from comastre.stream.whole_images import few_of_each_first, some_of_each, whole_images
 
 
 def config_of(**view: Any) -> RunConfig:
@@ -73,3 +73,15 @@ def test_some_images_of_each_class_are_as_many_as_asked_where_there_are_so_many(
     assert len(some.images) <= 4 * 5 and all(presence[index] & {2, 3, 4, 9} for index in some.images)
     assert np.ptp(some.images) > 200  # from all over
     assert some_of_each(task, presence, 1000).images != () and replace(some, images=task.images) == task
+
+
+def test_a_few_images_of_every_class_come_first_where_time_may_end() -> None:
+    generator = np.random.default_rng(0)
+    presence = [frozenset(np.flatnonzero(generator.random(6) < 0.3).tolist()) for _ in range(400)]
+    task = Task(1, (2, 3), (1, 4), (5,), tuple(range(0, 400, 3)), (4,))
+    first, always = few_of_each_first(task, presence, 30)
+    assert sorted(first.images) == sorted(some_of_each(task, presence, 30).images)
+    assert first.images[:always] == some_of_each(task, presence, 8).images and 8 <= always <= 3 * 8
+    for label in (2, 3, 4):
+        assert sum(label in presence[index] for index in first.images[:always]) >= 8
+    assert few_of_each_first(task, presence, 5)[1] == len(some_of_each(task, presence, 5).images)

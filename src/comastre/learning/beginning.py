@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,20 @@ from comastre.learning.lesson import Lesson
 from comastre.learning.outcome import Ending
 from comastre.learning.plan import Plan
 from comastre.learning.schedule import (
+    GATHERING,
+    WHOLE_IMAGE,
     learns_at_once,
     planned_iterations,
+    seconds_after_look,
     total_iterations,
     training_seconds,
     with_iterations,
     with_pace,
 )
-from comastre.learning.scoring import score_old
+from comastre.learning.scoring import images_of_old_data, score_old
 from comastre.learning.starting_model import StartingModel
+from comastre.methods.protocol import Method
+from comastre.stream.whole_images import FEWEST, some_of_each
 from comastre.training.clock import Times
 from comastre.training.launch import build_fabric
 from comastre.training.pace import seconds_per_iteration
@@ -75,7 +80,8 @@ def begin(
             say("instant       left out: a look at every image would take too much of these minutes")
     seconds = 0.0 if learns_at_once(config, amounts) else time_iterations(config, starting, lesson)
     wanted = total_iterations(config, amounts)
-    scoring = _scoring_seconds(config, starting, plan, looking, seconds)
+    after = _scoring_seconds(config, starting, plan, looking, seconds)
+    scoring = after + _gathering_seconds(work, config, starting, plan, looking, seconds, minutes)
     times, passed = Times(scoring=scoring), time.monotonic() - began
     if minutes is not None:
         available = training_seconds(minutes, passed, scoring)
@@ -90,16 +96,19 @@ def begin(
         "request": request,
         "scored on": ending.scored_on,
         "seconds": seconds,
-        "times": asdict(times),
+        "times": {"training": times.training, "scoring": times.scoring},
+        "after_look": seconds_after_look(passed, after),
         "old_before": old_before,
     }
     directory.set_up(work, config, starting, lesson, before, decided)
 
 
-def times_of(decided: Mapping[str, Any]) -> Times:
-    """The time limit that a lesson's plan holds; none in plans of before."""
+def times_of(decided: Mapping[str, Any], until: float | None = None) -> Times:
+    """The time limit that a lesson's plan holds; none in plans of before. `until` is when its minutes are over."""
     try:
-        return TypeAdapter(Times).validate_python(decided.get("times") or {})
+        times = TypeAdapter(Times).validate_python(decided.get("times") or {})
+        after_look = TypeAdapter(float).validate_python(decided.get("after_look") or 0.0)
+        return times if until is None else replace(times, look_until=until - after_look)
     except ValidationError:
         raise UserError("the plan of this lesson is damaged (times): start over with --fresh") from None
 
@@ -155,3 +164,44 @@ def _scoring_seconds(config: RunConfig, starting: StartingModel, plan: Plan, loo
     if starting.bundle is None:
         looking = 0.0
     return looking + unmeasured * seconds / config.training.batch_size
+
+
+def _gathering_seconds(
+    work: Path,
+    config: RunConfig,
+    starting: StartingModel,
+    plan: Plan,
+    looking: float,
+    seconds: float,
+    minutes: float | None,
+) -> float:
+    """How long the method will look at images beside its iterations and the scoring."""
+    if not seconds:
+        return 0.0  # the look is all that there is, and no time limit holds for it
+    lesson = plan.lesson
+    method = lesson.method_of(config)
+    on_crops = WHOLE_IMAGE * seconds / config.training.batch_size
+    # Methods that look at every image before or after they train, such as for thresholds or prototypes.
+    passes = sum(getattr(type(method), verb) is not getattr(Method, verb) for verb in ("before_training", "look_back"))
+    rest = passes * len(lesson.images) * on_crops
+    if not method.gathers:
+        return rest
+    # As fast as the old model has just looked at images; a new one, by the pace of training.
+    seen_before = _images_of_old(work, config, plan) if starting.bundle is not None else 0
+    each = looking / seen_before if seen_before else on_crops
+    task, presence = lesson.scenario(config.continual.setting).tasks[lesson.step], lesson.data(config)[0].presence()
+    if method.images_per_class is None:
+        return rest + each * len(task.images)
+    whole = each * len(some_of_each(task, presence, method.images_per_class).images)
+    if minutes is None:
+        return rest + whole
+    few = each * len(some_of_each(task, presence, min(FEWEST, method.images_per_class)).images)
+    return rest + max(few, min(whole, GATHERING * 60 * minutes))
+
+
+def _images_of_old(work: Path, config: RunConfig, plan: Plan) -> int:
+    """At how many images the old model has looked, with labels and without."""
+    lesson = plan.lesson
+    scored = len(lesson.data(config)[1]) if lesson.scored.intersection(lesson.roles.old) else 0
+    labelled = len(images_of_old_data(plan, plan.old_data)) if plan.old_data is not None else 0
+    return scored + labelled + len(seen(work))

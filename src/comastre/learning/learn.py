@@ -169,7 +169,9 @@ def learn(
             directory.refuse_other_scoring(work, ending.scored_on, decided)
             total = total_iterations(config, plan.amounts)
             say(f"training      goes on in {work}" + (f", {total} iterations in all" if total else ""))
-        parts = replace(lesson.parts(), times=times_of(decided))
+        # A lesson that was interrupted had its minutes before.
+        until = began + 60 * minutes if minutes is not None and earlier is None else None
+        parts = replace(lesson.parts(), times=times_of(decided, until))
         try:
             results = run(config, work, parts=parts, start=directory.start_of(work))
         except Interrupted as stop:
@@ -177,6 +179,4 @@ def learn(
                 f"stopped; what is done is saved in {work}: give the same command to go on", stop.signal_number
             ) from None
         before = results.steps[0] if starting.known is not None else None
-        # A lesson that was interrupted had its minutes before.
-        until = began + 60 * minutes if minutes is not None and earlier is None else None
         return finish(ending, config, decided, before, results.steps[lesson.step], until)

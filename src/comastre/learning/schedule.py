@@ -37,6 +37,10 @@ SLOWER = 1.2
 """Time that is set aside for the end, per time that the same took at the beginning: the new model has more classes."""
 WRITING_SECONDS = 3.0
 """For the files at the end."""
+GATHERING = 0.2
+"""Share of a time limit, at most, for a method's look at whole images after the training, where fewer of them do."""
+WHOLE_IMAGE = 0.5
+"""Time to look at a whole image, per time to train on a crop: without gradients, but of more pixels."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,11 @@ def training_seconds(minutes: float, passed: float, scoring: float) -> float:
     left = 60 * minutes - SLOWER * (passed + scoring) - WRITING_SECONDS
     # Something must be trained, or there would be nothing to score.
     return max(left, 0.1 * 60 * minutes)
+
+
+def seconds_after_look(passed: float, scoring: float) -> float:
+    """What must be left of the minutes when a method's last look ends, for `scoring` and files."""
+    return SLOWER * scoring + (SLOWER - 1) * passed + WRITING_SECONDS
 
 
 def iterations_within(minutes: float, seconds: float, scoring_seconds: float) -> int:

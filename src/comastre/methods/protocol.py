@@ -62,6 +62,11 @@ class Method(ABC):
     images_per_class: int | None = None
     """How many images of each class are enough for `gather`; None for every image of a task."""
 
+    @property
+    def gathers(self) -> bool:
+        """Whether `gather` looks at images at all, so that a time limit must count it."""
+        return type(self).gather is not Method.gather
+
     @abstractmethod
     def build(self, tasks: Sequence[int]) -> nn.Module:
         """A model's structure after tasks of so many classes; its numbers come from a bundle or a checkpoint."""

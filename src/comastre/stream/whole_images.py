@@ -25,6 +25,8 @@ from comastre.stream.loading import Batch, load_in_order
 from comastre.stream.scenario import Task
 
 _GOLDEN = 0.618033988749895
+FEWEST = 8
+"""Images of each class that are looked at however little time there is."""
 
 
 class WholeImages(Dataset[tuple[Batch, ...] | UserError]):
@@ -86,6 +88,13 @@ def some_of_each(task: Task, presence: Sequence[Collection[int]], most: int) -> 
             taken.update(labelled)
             chosen.append(index)
     return replace(task, images=tuple(chosen))
+
+
+def few_of_each_first(task: Task, presence: Sequence[Collection[int]], most: int) -> tuple[Task, int]:
+    """The task of `some_of_each` with few images of every class first, and how many these are."""
+    few = some_of_each(task, presence, min(FEWEST, most)).images
+    others = [index for index in some_of_each(task, presence, most).images if index not in set(few)]
+    return replace(task, images=(*few, *others)), len(few)
 
 
 def whole_images(

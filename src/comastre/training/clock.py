@@ -15,6 +15,8 @@ class Times:
     """Of a step's training over all restarts, at most; None for no limit."""
     scoring: float = 0.0
     """What follows the training, for the time that is said to be left."""
+    look_until: float | None = None
+    """When a method's look at whole images must end (of `time.monotonic`), where it can do with fewer; None: never."""
 
 
 @dataclass(frozen=True)

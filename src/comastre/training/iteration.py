@@ -18,7 +18,7 @@ from comastre.nets.recompute import set_recompute
 from comastre.nets.shared_batch_norm import share_batch_statistics
 from comastre.stream.loading import Batch
 from comastre.stream.scenario import Task
-from comastre.stream.whole_images import some_of_each, whole_images
+from comastre.stream.whole_images import few_of_each_first, some_of_each, whole_images
 from comastre.training.checkpoint import Position
 from comastre.training.finiteness import LossWatch
 from comastre.training.memory import named_when_full
@@ -54,15 +54,28 @@ def one_pass(session: Session, task: Task, parts: Parts, prepared: Prepared) -> 
 
 
 def each_image(session: Session, task: Task, prepared: Prepared, per_class: int | None = None) -> Batches:
-    """Every image of a task once, or `per_class` of each class, whole, this process's share, as a method asks."""
+    """Every image of a task once, or `per_class` of each class, whole, this process's share, as a method asks.
+
+    Where there is a time limit, fewer of each class must do.
+    """
     config, team, progress = session.config, session.team, session.progress
+    until = session.times.look_until if per_class is not None else None
 
     def batches() -> Iterator[Batch]:
-        chosen = task if per_class is None else some_of_each(task, prepared.training_set.presence(), per_class)
-        if chosen.images:
-            progress.begin_look(task.step, -(-len(chosen.images) // team.size))
+        chosen, always = task, len(task.images)
+        if per_class is not None and until is None:
+            chosen = some_of_each(task, prepared.training_set.presence(), per_class)
+        elif per_class is not None:
+            chosen, always = few_of_each_first(task, prepared.training_set.presence(), per_class)
+        total = len(chosen.images)
+        if total:
+            progress.begin_look(task.step, -(-total // team.size), all_of_them=until is None or always == total)
         with closing(whole_images(prepared.training_set, chosen, config, team.rank, team.size)) as stream:
             for batch in stream:
+                place = batch.rows.start
+                if until is not None and place >= always and time.monotonic() > until:
+                    progress.say(f"{progress.title(task.step)}: time is up after {place} of {total} images")
+                    break
                 yield batch.to(session.fabric.device)
                 progress.scored(1)
 

@@ -80,9 +80,10 @@ class RunProgress:
         """The model of a step is scored on so many images."""
         self._begin_images(step, images, "scoring", f"evaluation on {images} images")
 
-    def begin_look(self, step: int, images: int) -> None:
-        """The method of a run looks once at so many images of a step."""
-        self._begin_images(step, images, "looking", f"a look at each of {images} images")
+    def begin_look(self, step: int, images: int, all_of_them: bool = True) -> None:
+        """The method of a run looks once at so many images of a step, or at those that time allows."""
+        how_many = f"each of {images}" if all_of_them else f"up to {images}"
+        self._begin_images(step, images, "looking", f"a look at {how_many} images")
 
     def _begin_images(self, step: int, images: int, verb: str, line: str) -> None:
         self._step, self._scored, self._said, self._verb = step, (0, images), time.monotonic(), verb

@@ -127,6 +127,10 @@ class TwoStageMethod(Method):
     def training_modules(self) -> nn.Module | None:
         return self.auxiliary_head
 
+    @property
+    def gathers(self) -> bool:
+        return self.keeps_statistics
+
     def gather(self, model: nn.Module, images: Batches) -> None:
         """What the classes look like, for lessons that are one look (`methods/exact`).
 

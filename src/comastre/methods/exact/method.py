@@ -105,6 +105,10 @@ class ExactMethod(TwoStageMethod):
         if task is not None and task.step > 0:
             model.hold_still()
 
+    @property
+    def gathers(self) -> bool:
+        return True
+
     def gather(self, model: nn.Module, images: Batches) -> None:
         """The statistics of the task's classes; of all classes where there are none yet."""
         assert isinstance(model, ExactSegmenter) and self.task is not None
