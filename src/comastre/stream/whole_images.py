@@ -93,7 +93,8 @@ def some_of_each(task: Task, presence: Sequence[Collection[int]], most: int) -> 
 def few_of_each_first(task: Task, presence: Sequence[Collection[int]], most: int) -> tuple[Task, int]:
     """The task of `some_of_each` with few images of every class first, and how many these are."""
     few = some_of_each(task, presence, min(FEWEST, most)).images
-    others = [index for index in some_of_each(task, presence, most).images if index not in set(few)]
+    first = set(few)
+    others = [index for index in some_of_each(task, presence, most).images if index not in first]
     return replace(task, images=(*few, *others)), len(few)
 
 
