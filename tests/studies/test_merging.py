@@ -48,5 +48,7 @@ def test_what_parts_do_not_share_is_told_and_what_is_unknown_is_not_made_up() ->
     assert found.unlike == {"training.batch_size": {"first": 16, "second": 16, "third": 8}}
     assert found.alike == {"data.crop": 64}
     machines = replace(now, environment={"device": "a", "torch": "2"}), replace(earlier, environment={"device": "b"})
-    assert with_earlier(*machines, WHOLE)[0].environment == {"device": "b and a", "torch": "2"}
+    both = with_earlier(*machines, WHOLE)[0]
+    assert both.environment == {"device": "b and a", "torch": "2"}
+    assert with_earlier(machines[0], both, WHOLE)[0].environment == both.environment  # the same command again
     assert shared_fields({"a": {"x": 1}, "b": {"x": 2}}, ["a", "b"]) == ({}, {"x": {"a": 1, "b": 2}})

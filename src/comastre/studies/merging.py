@@ -12,6 +12,7 @@ from comastre.studies.study import Study
 
 _ORDER = "continual.class_order"
 """Every order of a study has its own."""
+_AND = " and "
 Named = TypeVar("Named", RowFound, SettingFound)
 
 
@@ -113,6 +114,7 @@ def _in_order(values: Mapping[str, Named], names: Sequence[str]) -> list[Named]:
 def _machines(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
     """What runs were trained with; where two parts of a study differ, both."""
     return {
-        name: " and ".join(dict.fromkeys(each[name] for each in (other, one) if name in each))
+        # A part that was merged before names several already.
+        name: _AND.join(dict.fromkeys(part for each in (other, one) if name in each for part in each[name].split(_AND)))
         for name in dict.fromkeys((*other, *one))
     }
