@@ -34,6 +34,12 @@ def test_a_row_or_setting_that_means_something_else_now_is_left_out() -> None:
     assert len(left_out) == 2 and [row.name for row in found.rows] == ["first"]
 
 
+def test_a_run_of_a_row_that_the_file_does_not_know_is_left_out() -> None:
+    earlier = made_study({"third": [30.0]})
+    found, left_out = with_earlier(made_study({"first": [12.0]}), replace(earlier, rows=()), WHOLE)
+    assert [row.name for row in found.rows] == ["first"] and len(left_out) == 1
+
+
 def test_runs_that_never_finished_are_not_kept() -> None:
     earlier = made_study({"third": [30.0]})
     earlier = replace(earlier, runs=tuple(replace(run, finished=False) for run in earlier.runs))

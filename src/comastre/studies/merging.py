@@ -28,8 +28,9 @@ def with_earlier(found: StudyFound, earlier: StudyFound, study: Study) -> tuple[
     left_out: list[RunFound] = []
     for run in earlier.runs:
         if run.finished and _place(run) not in here:
+            known = run.row in their_rows and run.setting in their_settings  # else somebody has edited the file
             row, setting = rows.get(run.row), settings.get(run.setting)
-            fits = row is None or _meant_alike(row, their_rows[run.row])
+            fits = known and (row is None or _meant_alike(row, their_rows[run.row]))
             fits = fits and (setting is None or _scored_alike(setting, their_settings[run.setting]))
             (kept if fits else left_out).append(run)
     rows = {name: row for name, row in their_rows.items() if any(run.row == name for run in kept)} | rows
