@@ -104,8 +104,8 @@ def claimed(out: Path, plan: Plan) -> Iterator[None]:
 
 def _rename_earlier(out: Path, plan: Plan) -> None:
     """Give runs of an earlier version the names that they have now, where they are of this setting."""
+    places = [(out / folder, ending) for folder, ending in ((_RUNS, ""), (_LOGS, ".log"), (_CONFIGS, ".yaml"))]
     for run in plan.runs:
-        places = [(out / folder, ending) for folder, ending in ((_RUNS, ""), (_LOGS, ".log"), (_CONFIGS, ".yaml"))]
         begun_with = out / _CONFIGS / f"{run.earlier_name}.yaml"
         if not run.earlier_name or folder_of(out, run).exists() or not begun_with.exists():
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,16 @@ def fields_of(given: Mapping[str, Any], method: str, origin: str) -> dict[str, A
             place = place.setdefault(section, {})
         place[leaf] = value
     return found
+
+
+def as_written(value: Any) -> str:
+    """A value as a file has it, by which two are compared: a list read back is the tuple that was written."""
+    return json.dumps(value, default=str)
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the fields in which two differ, those that only one has among them."""
+    return [name for name in dict.fromkeys([*other, *one]) if as_written(one.get(name)) != as_written(other.get(name))]
 
 
 def _leaves(given: Mapping[str, Any], method: str, prefix: str = "") -> list[tuple[str, Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from comastre.studies.fields import as_written, differing
 from comastre.studies.found import RowFound, RunFound, SettingFound, StudyFound
 from comastre.studies.study import Study
 
@@ -59,7 +59,7 @@ def shared_fields(
     alike, unlike = {}, {}
     for name in dict.fromkeys(name for row in rows for name in values.get(row, {})):
         known = {row: values[row][name] for row in rows if name in values.get(row, {})}
-        if len({json.dumps(value, default=str) for value in known.values()}) > 1:
+        if len(set(map(as_written, known.values()))) > 1:
             unlike[name] = known
         elif len(known) == len(rows):
             alike[name] = next(iter(known.values()))
@@ -99,11 +99,7 @@ def _meant_alike(one: RowFound, other: RowFound) -> bool:
 
 
 def _scored_alike(one: SettingFound, other: SettingFound) -> bool:
-    ours, theirs = dict(one.conventions), dict(other.conventions)
-    return all(
-        json.dumps(ours.get(name), default=str) == json.dumps(theirs.get(name), default=str)
-        for name in (ours.keys() | theirs.keys()) - {_ORDER}
-    )
+    return set(differing(one.conventions, other.conventions)) <= {_ORDER}
 
 
 def _in_order(values: Mapping[str, Named], names: Sequence[str]) -> list[Named]:

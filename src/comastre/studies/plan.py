@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from comastre.errors import UserError
 from comastre.paths import user_path
 from comastre.section import merge
 from comastre.stream.scenario import split_classes
-from comastre.studies.fields import fields_of
+from comastre.studies.fields import differing, fields_of
 from comastre.studies.study import Order, Row, Setting, Study
 from comastre.text import brief
 from comastre.training.loggers import refuse_missing
@@ -172,13 +171,12 @@ def _refuse_unlike(runs: Sequence[PlannedRun]) -> None:
         # The folder is not among the conventions, which are kept, so that data may move between two parts of a study.
         ours = conventions(run.config) | {"data.root": run.config.data.root}
         theirs = conventions(other.config) | {"data.root": other.config.data.root}
-        for name in dict.fromkeys([*theirs, *ours]):
-            if json.dumps(ours.get(name), default=str) != json.dumps(theirs.get(name), default=str):
-                raise UserError(
-                    f"the rows {other.row.name} and {run.row.name} cannot stand side by side, {name} differs "
-                    f"({brief(theirs.get(name))} and {brief(ours.get(name))}): their scores would not mean the same; "
-                    "give them the same value, or make two studies"
-                )
+        for name in differing(ours, theirs):
+            raise UserError(
+                f"the rows {other.row.name} and {run.row.name} cannot stand side by side, {name} differs "
+                f"({brief(theirs.get(name))} and {brief(ours.get(name))}): their scores would not mean the same; "
+                "give them the same value, or make two studies"
+            )
     averaged = {run.config.evaluation.convention: run for run in runs}
     if len(averaged) > 1:
         one, two = list(averaged.values())[:2]
