@@ -26,6 +26,7 @@ PAPER_PRESETS = {
     "voc-19-1", "voc-15-5", "voc-15-1", "voc-10-1", "voc-joint",
     "ade20k-100-50", "ade20k-100-10", "ade20k-100-5", "ade20k-50-50", "ade20k-joint",
 }  # fmt: skip
+OBJECTNESS_PRESETS = {"coco-objectness", "coco-objectness-cpu", "shapes-objectness"}
 CPU_PRESETS = {"voc-19-1-cpu", "voc-15-5-cpu", "voc-15-1-cpu"}
 
 
@@ -36,7 +37,7 @@ def write(path: Path, text: str) -> Path:
 
 def test_all_presets_are_there_and_say_what_they_are_and_need() -> None:
     assert set(preset_names()) == PAPER_PRESETS | CPU_PRESETS | {
-        "coco-objectness",
+        *OBJECTNESS_PRESETS,
         "demo",
         "shapes-6-2",
         "shapes-6-1",
@@ -45,7 +46,7 @@ def test_all_presets_are_there_and_say_what_they_are_and_need() -> None:
     assert all(preset.about and preset.needs for preset in presets())
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if name != "coco-objectness"])
+@pytest.mark.parametrize("name", sorted(set(preset_names()) - OBJECTNESS_PRESETS))
 def test_every_preset_validates_and_its_name_says_its_setting(name: str) -> None:
     config = load_config(name)
     dataset, _, setting = ("shapes-6-2" if name == "demo" else name.removesuffix("-cpu")).partition("-")
@@ -54,14 +55,21 @@ def test_every_preset_validates_and_its_name_says_its_setting(name: str) -> None
     assert validate(config.model_dump(mode="json"), name) == config
 
 
-def test_pretraining_has_the_model_of_the_run_that_starts_from_it() -> None:
-    config = load_config("coco-objectness")
-    other = load_config("voc-15-1")
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [("coco-objectness", "voc-15-1"), ("coco-objectness-cpu", "voc-15-1-cpu"), ("shapes-objectness", "shapes-6-1")],
+)
+def test_pretraining_has_the_model_of_the_run_that_starts_from_it(name: str, starts: str) -> None:
+    config = load_config(name)
+    other = load_config(starts)
     assert config.method_settings.model(config.size, config.backbone) == other.method_settings.model(
         other.size, other.backbone
     )
-    assert (config.method, config.data.dataset, config.data.without) == ("objectness", "coco", ("voc",))
-    assert (config.data.coco_labels, config.data.without_removes) == ("instances", "objects")
+    assert (config.view, config.data.crop) == (other.view, other.data.crop)
+    assert config.method == "objectness" and config.data.dataset != other.data.dataset
+    if config.data.dataset == "coco":
+        assert config.data.without == ("voc",)
+        assert (config.data.coco_labels, config.data.without_removes) == ("instances", "objects")
 
 
 @pytest.mark.parametrize("name", sorted(PAPER_PRESETS))

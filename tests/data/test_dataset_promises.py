@@ -56,6 +56,7 @@ def write_coco_json(root: Path) -> None:
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "shapes": write_shapes,
+    "shapes_other": write_shapes,
     "voc": write_voc,
     "ade20k": write_ade20k,
     "coco": write_coco,
@@ -65,6 +66,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "shapes": {"train_images": 4, "val_images": 3},
+    "shapes_other": {"train_images": 4, "val_images": 3},
     "coco_json": {"held_out": 0.3},
     **{name: {"held_out": 0.3} for name in ("yolo", "label_studio", "cvat", "voc_pairs")},
 }

@@ -165,7 +165,8 @@ def test_roots_that_cannot_be_read(tmp_path, monkeypatch):
 
 
 def test_unknown_datasets_are_refused():
-    with pytest.raises(UserError, match="there is no dataset 'cityscapes': the datasets are shapes, ade20k"):
+    listed = "there is no dataset 'cityscapes': the datasets are shapes, shapes_other, ade20k"
+    with pytest.raises(UserError, match=listed):
         build_datasets(DataConfig(dataset="cityscapes"))
     with pytest.raises(UserError, match="there is no dataset 'VCO': did you mean voc"):
         build_datasets(DataConfig(dataset="VCO"))

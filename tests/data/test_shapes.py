@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from comastre.data.sets.shapes import Shapes, draw_image
-from comastre.data.sets.shapes_drawing import OUTLINES, Placed, coverage
+from comastre.data.sets.shapes import OtherShapes, Shapes, draw_image
+from comastre.data.sets.shapes_drawing import OTHER_OUTLINES, OUTLINES, Placed, coverage
 from comastre.errors import UserError
 
 # Classes, share of object pixels and mean brightness of the first training images.
@@ -96,9 +96,8 @@ def test_colour_does_not_give_away_the_class():
 
 
 def test_outlines_are_distinct_and_of_similar_size():
-    covers = [
-        coverage(outline, Placed(1, 0.5, 0.5, 0.6, 0.0, 1.0), 64).astype(float) / 255 for outline in OUTLINES.values()
-    ]
+    every = [*OUTLINES.values(), *OTHER_OUTLINES.values()]
+    covers = [coverage(outline, Placed(1, 0.5, 0.5, 0.6, 0.0, 1.0), 64).astype(float) / 255 for outline in every]
     for first, cover in enumerate(covers):
         assert 0.07 < cover.mean() < 0.25
         for second in range(first):
@@ -116,9 +115,16 @@ def test_hidden_objects_lose_their_label(monkeypatch):
     below = Placed(2, 0.5, 0.5, 0.3, 0.0, 1.0)
     above = Placed(1, 0.5, 0.5, 0.7, 0.0, 1.0)
     monkeypatch.setattr("comastre.data.sets.shapes.random_layout", lambda rng, num_classes: [below, above])
-    _, instances, labels = draw_image(np.random.default_rng(0), 64)
+    _, instances, labels = draw_image(np.random.default_rng(0), 64, tuple(OUTLINES.values()))
     assert labels[:3].tolist() == [0, 0, 1]
     assert set(np.unique(instances)) == {0, 2}
+
+
+def test_other_shapes_are_drawn_alike_and_none_is_one_of_shapes(shapes):
+    other = OtherShapes("train", num_images=40, seed=0)
+    assert not set(other.class_names) & set(shapes.class_names)
+    assert frozenset().union(*other.presence()) == other.things == frozenset(range(1, 9))
+    assert other[3].image.shape == shapes[3].image.shape and (other[3].image != shapes[3].image).any()
 
 
 def test_it_travels_to_loader_processes(shapes):

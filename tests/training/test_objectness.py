@@ -217,3 +217,17 @@ def test_the_backbone_of_a_run_with_init_is_not_downloaded(pretrained: Path, mon
     model = method_of(config).begin(TASK, None, init_model(config.init))
     assert isinstance(model, Segmenter)
     assert (config.backbone.weights, model.config.backbone.weights) == ("hub", "none")
+
+
+def test_table_4_can_be_run_at_the_scale_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    fields = ["--training.iterations", "2", "--data.train_images", "20", "--data.val_images", "4"]
+    stage_one, out = tmp_path / "objectness", tmp_path / "study"
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["pretrain", "shapes-objectness", *fields, "--out", str(stage_one)])
+    assert stop.value.code == 0 and "comastre train shapes-6-1 --init" in capsys.readouterr().out
+    assert store.load(stage_one / "steps" / "00").classes.lineage[0].data == "shapes_other stage 1 alone, 20 images"
+    study = ["compare", "table-4", "--scale", "shapes", "--init", str(stage_one), "--dry-run", "--out", str(out)]
+    with pytest.raises(SystemExit) as stop:
+        cli.main(study)
+    assert stop.value.code == 0 and "6 runs" in capsys.readouterr().out
+    assert isinstance(init_model(str(stage_one)), Segmenter)

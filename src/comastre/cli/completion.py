@@ -68,11 +68,12 @@ def known_commands() -> list[Command]:
     from comastre.config.settings import preset_names
     from comastre.studies.spec import built_in_names
 
-    presets = tuple(preset_names())
+    stage_one = tuple(name for name in preset_names() if "objectness" in name)
+    presets = tuple(name for name in preset_names() if name not in stage_one)
     words = {
         "train": presets,
         "compare": (*built_in_names(), *presets),
-        "pretrain": ("coco-objectness",),
+        "pretrain": stage_one,
         "data": tuple(DATA_VERBS),
         "data check": (*datasets(), *presets),
     }

@@ -28,7 +28,9 @@ def pretrain(
     where it stopped.
 
     Args:
-        source: coco-objectness (COCO without the VOC classes, paper Table 4), or a YAML file with method: objectness.
+        source: coco-objectness (COCO without the VOC classes, paper Table 4), coco-objectness-cpu (the same for the
+            small VOC presets), shapes-objectness (for those of Shapes, no download), or a YAML file with method:
+            objectness.
         out: Run directory: configuration, checkpoints, results and the model.
         fresh: Start over instead of resuming; the old run is kept aside.
         overrides: Fields from the command line, already split off.
@@ -44,5 +46,11 @@ def pretrain(
     from comastre.training.run import run
 
     results = run(config, out, fresh=fresh)
-    say(f"{results.steps[0].summary(results.convention)}; start from it with: comastre train voc-15-1 --init {out} ...")
+    found = results.steps[0].summary(results.convention)
+    say(f"{found}; start from it with: comastre train {_starts(source)} --init {out} ...")
     return 0
+
+
+def _starts(source: str) -> str:
+    """A preset whose model is the one that was trained."""
+    return {"shapes-objectness": "shapes-6-1", "coco-objectness-cpu": "voc-15-1-cpu"}.get(source, "voc-15-1")

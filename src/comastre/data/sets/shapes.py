@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from comastre.class_table import Colour, palette
 from comastre.config.run import DataConfig
 from comastre.data.dataset import Sample
-from comastre.data.sets.shapes_drawing import OUTLINES, Placed, background, coverage, paint
+from comastre.data.sets.shapes_drawing import OTHER_OUTLINES, OUTLINES, Outline, Placed, background, coverage, paint
 from comastre.errors import UserError
 
 MAX_OBJECTS = 6
@@ -25,7 +25,8 @@ class Shapes:
     """
 
     name = "shapes"
-    class_names: tuple[str, ...] = tuple(OUTLINES)
+    outlines: Mapping[str, Outline] = OUTLINES
+    class_names: tuple[str, ...] = tuple(outlines)
     has_background = True
     things = frozenset(range(1, len(class_names) + 1))
 
@@ -73,11 +74,21 @@ class Shapes:
         if self._drawn[index]:
             return
         entropy = (self.seed, ("train", "val").index(self.split), index)
-        image, instances, labels = draw_image(np.random.default_rng(np.random.SeedSequence(entropy)), self.size)
+        rng = np.random.default_rng(np.random.SeedSequence(entropy))
+        image, instances, labels = draw_image(rng, self.size, tuple(self.outlines.values()))
         self._images[index] = image
         self._instances[index] = instances
         self._labels[index] = labels
         self._drawn[index] = True
+
+
+class OtherShapes(Shapes):
+    """Images like those of Shapes, of eight shapes that it lacks."""
+
+    name = "shapes_other"
+    outlines = OTHER_OUTLINES
+    class_names = tuple(outlines)
+    things = frozenset(range(1, len(class_names) + 1))
 
 
 def build(config: DataConfig, split: Literal["train", "val"]) -> Shapes:
@@ -86,15 +97,22 @@ def build(config: DataConfig, split: Literal["train", "val"]) -> Shapes:
     return drawn_once(split, config.image_size, number, config.seed)
 
 
+def build_other(config: DataConfig, split: Literal["train", "val"]) -> OtherShapes:
+    """The same of the other shapes."""
+    number = config.train_images if split == "train" else config.val_images
+    return OtherShapes(split, config.image_size, number, config.seed)
+
+
 @lru_cache(maxsize=4)
 def drawn_once(split: Literal["train", "val"], size: int, num_images: int, seed: int) -> Shapes:
     """The same `Shapes` for all runs of one process, which would otherwise draw the same images again."""
     return Shapes(split, size, num_images, seed)
 
 
-def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def draw_image(
+    rng: np.random.Generator, size: int, outlines: Sequence[Outline]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Image (S, S, 3), object numbers (S, S) and the class of each object number (MAX_OBJECTS + 1,), all uint8."""
-    outlines = tuple(OUTLINES.values())
     objects = random_layout(rng, len(outlines))
     canvas = background(rng, size)
     instances = np.zeros((size, size), dtype=np.uint8)

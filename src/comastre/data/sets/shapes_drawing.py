@@ -74,6 +74,30 @@ OUTLINES: dict[str, Outline] = {
 }
 
 
+def _clover() -> list[Point]:
+    angles = [math.radians(6.0 * corner) for corner in range(60)]
+    radii = [0.62 + 0.36 * math.cos(3 * angle) for angle in angles]
+    return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]
+
+
+OTHER_OUTLINES: dict[str, Outline] = {
+    "half disk": (tuple(_circle(0.0, -0.4, 0.98, 0.0, 180.0)),),
+    "frame": (
+        ((-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)),
+        ((-0.42, -0.42), (0.42, -0.42), (0.42, 0.42), (-0.42, 0.42)),
+    ),
+    "tee": (
+        ((-0.9, -0.9), (0.9, -0.9), (0.9, -0.3), (0.3, -0.3), (0.3, 0.95), (-0.3, 0.95), (-0.3, -0.3), (-0.9, -0.3)),
+    ),
+    "drop": ((*_circle(0.0, 0.28, 0.68, -35.0, 215.0), (0.0, -1.0)),),
+    "hourglass": (((-0.8, -0.95), (0.8, -0.95), (0.18, 0.0), (0.8, 0.95), (-0.8, 0.95), (-0.18, 0.0)),),
+    "corner": (((-0.8, -0.95), (-0.2, -0.95), (-0.2, 0.35), (0.85, 0.35), (0.85, 0.95), (-0.8, 0.95)),),
+    "slab": (((-0.45, -0.6), (1.0, -0.6), (0.45, 0.6), (-1.0, 0.6)),),
+    "clover": (tuple(_clover()),),
+}
+"""Outlines that Shapes lacks, for a stage 1 that was trained on objects of other classes."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """One object of a layout; lengths are shares of the image side."""

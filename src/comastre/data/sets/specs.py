@@ -14,6 +14,15 @@ SHAPES = DatasetSpec(
     fields=("train_images", "val_images", "image_size", "seed"),
     validation_fields=("image_size", "seed", "val_images"),
 )
+OTHER_SHAPES = DatasetSpec(
+    name="shapes_other",
+    title="Other Shapes",
+    about="eight rendered shapes that shapes lacks: built in",
+    implementation="comastre.data.sets.shapes:build_other",
+    needs_root=False,
+    fields=("train_images", "val_images", "image_size", "seed"),
+    validation_fields=("image_size", "seed", "val_images"),
+)
 VOC = DatasetSpec(
     name="voc",
     title="Pascal VOC",
