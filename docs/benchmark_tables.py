@@ -1,13 +1,15 @@
 """Writes the tables of benchmark.md again from the studies in docs/studies: `python docs/benchmark_tables.py`.
 
 A table stands between `<!-- STUDY: PART -->` and `<!-- end -->`, where STUDY is a folder of docs/studies and PART one
-of the names in `PARTS`. The folder holds the `study.json` that `comastre compare` wrote; what a study says is computed
-from it, so that no number in the page was typed.
+of the names in `PARTS`. The folder holds the `study.json` that `comastre compare` wrote, or, of lessons of one class,
+the `cells.json` of benchmarks/add_a_class.py, whose parts are in benchmarks/lesson_tables.py. What a page says is
+computed from these, so that no number in it was typed.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,6 +20,10 @@ from comastre.report.study_words import all_words
 from comastre.studies.found import StudyFound, read_found
 
 DOCS = Path(__file__).parent
+sys.path.append(str(DOCS.parent / "benchmarks"))
+import lesson_tables  # noqa: E402 (a script's neighbour, found by the line above)
+
+CELLS = "cells.json"
 MACHINE = ("device", "cores", "torch", "comastre")
 BLOCK = re.compile(r"<!-- (?P<study>[\w-]+): (?P<part>\w+) -->\n(?P<body>.*?)<!-- end -->", flags=re.DOTALL)
 
@@ -81,8 +87,12 @@ def filled(page: str, studies: Path) -> str:
     """The page with every table as its study has it."""
 
     def block(found: re.Match[str]) -> str:
-        study = read_found(studies / found["study"])
-        return f"<!-- {found['study']}: {found['part']} -->\n\n{PARTS[found['part']](study)}\n<!-- end -->"
+        folder, part = studies / found["study"], found["part"]
+        if (folder / CELLS).exists():
+            text = lesson_tables.PARTS[part](lesson_tables.read_cells([folder / CELLS]))
+        else:
+            text = PARTS[part](read_found(folder))
+        return f"<!-- {found['study']}: {part} -->\n\n{text}\n<!-- end -->"
 
     return BLOCK.sub(block, page)
 
