@@ -95,11 +95,16 @@ def softmax_mask_costs(layers: Sequence[QueryMasks], class_scores: Tensor, targe
 
 
 @torch.no_grad()
-def on_labelled(proposals: Proposals, targets: Targets, points: Tensor) -> Tensor:
-    """Which masks (B, N) lie on ground truth by more than half of their area, on points (B, P, 2) of the image."""
+def on_labelled(proposals: Proposals, targets: Targets, points: Tensor, ignored: Tensor | None = None) -> Tensor:
+    """Which masks (B, N) lie on ground truth by more than half of their area, on points (B, P, 2) of the image.
+
+    Pixels of which nothing is known, `ignored` (B, H, W), count as if they were labelled.
+    """
     (logits,) = logits_at([proposals], points)
     inside = logits > 0  # (B, N, P)
     labelled = (sample_at(targets.masks, points) > 0.5).any(dim=1)  # (B, P)
+    if ignored is not None:
+        labelled = labelled | (sample_at(ignored[:, None], points)[:, 0] > 0.5)
     # Counts, which are exact under autocast, too.
     return 2 * (inside & labelled[:, None]).sum(-1) > inside.sum(-1)
 

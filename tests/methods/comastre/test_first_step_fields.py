@@ -78,3 +78,12 @@ def test_the_meaning_of_cross_entropy_shapes_it_where_that_is_the_loss() -> None
     other = ComastreConfig.model_validate({"classification": {"loss": "cross_entropy"}})
     assert other.shapes_first_step("classification.cross_entropy", False)
     assert not SECTION.shapes_first_step("classification.cross_entropy", False)
+
+
+def test_the_weight_of_unlabelled_negatives_shapes_it_where_there_are_any() -> None:
+    with_negatives = {"unlabelled_negatives": True}
+    usual = losses({"classification": with_negatives}, False)
+    changed = losses({"classification": with_negatives, "weights": {"unlabelled_negatives": 0.5}}, False)
+    assert changed != usual
+    other = ComastreConfig.model_validate({"classification": with_negatives})
+    assert other.shapes_first_step("weights.unlabelled_negatives", False)

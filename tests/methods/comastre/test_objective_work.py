@@ -206,7 +206,7 @@ ACTS_ON = {
     "mask_dice": {"mask_dice", "mask_kd_dice"},
     "classification": {
         *("classification", "unmatched_class_kd", "matched_class_kd"),
-        *("negatives_for_new", "negatives_for_old", "across_tasks"),
+        *("negatives_for_new", "negatives_for_old", "across_tasks", "unlabelled_negatives"),
     },
     "score_kd": {"score_kd"},
     "mask_kd": {"mask_kd_bce", "mask_kd_dice"},
@@ -217,6 +217,7 @@ ACTS_ON = {
     "negatives_for_new": {"negatives_for_new"},
     "negatives_for_old": {"negatives_for_old"},
     "across_tasks": {"across_tasks"},
+    "unlabelled_negatives": {"unlabelled_negatives"},
 }
 
 

@@ -17,6 +17,8 @@ AS_PUBLISHED: dict[str, Any] = {
     "comastre.classification.negatives_for_new": False,
     "comastre.classification.negatives_for_old": False,
     "comastre.classification.across_tasks": False,
+    "comastre.classification.unlabelled_negatives": False,
+    "comastre.inference.class_threshold": 0.0,
     "comastre.distillation.mask_loss": "printed",
     "comastre.distillation.class_direction": "new_old",
     "comastre.distillation.class_scores": "softmax",

@@ -41,6 +41,8 @@ class ClassDecoderConfig(Section):
 class InferenceConfig(Section):
     alpha: Share = 0.8
     """Only proposals with objectness above this are recognised."""
+    class_threshold: Share = 0.0
+    """A proposal whose best class has a lower probability is none of the classes (ours)."""
     merge: Literal["mask2former", "strict", "transformers"] = "mask2former"
     """Which pixels a segment has kept: all that it wins (Mask2Former), those inside its own mask alone (ours), or as
     transformers counts them."""
@@ -123,6 +125,8 @@ class ClassificationConfig(Section):
     """New objects are negatives for the old classes, in place of matched class distillation (ours)."""
     across_tasks: bool = False
     """Old and new classes compete in one softmax, as they do in a prediction (ours)."""
+    unlabelled_negatives: bool = False
+    """Sure proposals on nothing labelled are none of the step's classes; Eq. 2 shows labelled objects only (ours)."""
 
     @property
     def class_by_class(self) -> bool:
@@ -215,6 +219,8 @@ class LossWeights(Section):
     """New objects as negatives for old classes (ours), times `classification`."""
     across_tasks: Weight = 1.0
     """Old and new classes against each other (ours), times `classification`."""
+    unlabelled_negatives: Weight = 1.0
+    """Proposals on nothing labelled as negatives (ours), times `classification`."""
 
 
 class LossConfig(Section):
@@ -284,6 +290,8 @@ class ComastreConfig(Decoders, LossConfig, MethodConfig):
             return False
         if field == "classification.cross_entropy":
             return self.classification.loss == "cross_entropy"
+        if field == "weights.unlabelled_negatives":
+            return self.classification.unlabelled_negatives
         return super().shapes_first_step(field, from_init)
 
     def for_lesson(self, new_classes: int) -> Mapping[str, Any]:
@@ -303,10 +311,15 @@ class ComastreConfig(Decoders, LossConfig, MethodConfig):
 
 PAPER: Mapping[str, Any] = {
     "class_decoder": {"masked_attention": False},
-    "inference": {"alpha": 0.8},
+    "inference": {"alpha": 0.8, "class_threshold": 0.0},
     "matching": {"objectness_cost": 0.0},
-    "classification": {"negatives_for_new": False, "negatives_for_old": False, "across_tasks": False},
-    "distillation": {"mask_loss": "printed"},
+    "classification": {
+        "negatives_for_new": False,
+        "negatives_for_old": False,
+        "across_tasks": False,
+        "unlabelled_negatives": False,
+    },
+    "distillation": {"mask_loss": "printed", "class_scores": "softmax"},
     "weights": {
         "classification": 2.0,
         "score_kd": 1.0,

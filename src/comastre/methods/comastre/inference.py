@@ -66,6 +66,14 @@ def recognise_confident(model: Segmenter, stage_one: StageOne) -> tuple[Tensor, 
     return objectness, class_scores
 
 
+def name_classes(class_scores: Tensor, threshold: float) -> Tensor:
+    """The best class (..., N) of proposals with scores (..., N, C); -1 where none has a probability of `threshold`."""
+    if class_scores.shape[-1] == 0:
+        return torch.full(class_scores.shape[:-1], -1, device=class_scores.device)
+    probability, class_index = class_scores.max(dim=-1)
+    return torch.where(probability >= threshold, class_index, -1)
+
+
 def filled(label_map: Tensor, mask_logits: Tensor, weights: Tensor, frame: Frame | None) -> Tensor:
     """The label map (H, W) whose pixels without a class get the best one: argmax_c sum_k w_kc m_k.
 
@@ -89,10 +97,10 @@ def merge(
 
     mask_logits (N, h, w), objectness (N,), class_scores (N, C); the result has `size`.
     """
-    kept = (objectness > settings.alpha).nonzero().squeeze(1)  # (K,)
-    if len(kept) and class_scores.shape[1]:
-        probability, class_index = class_scores[kept].max(dim=1)
-        contest = Contest(mask_logits, kept, objectness[kept] * probability, class_index)
+    named = name_classes(class_scores, settings.class_threshold)  # (N,)
+    kept = ((objectness > settings.alpha) & (named >= 0)).nonzero().squeeze(1)  # (K,)
+    if len(kept):
+        contest = Contest(mask_logits, kept, objectness[kept] * class_scores[kept].amax(dim=1), named[kept])
         merged = merge_contest(contest, size, frame, settings)
         if settings.every_pixel:
             weights = objectness[kept][:, None] * class_scores[kept]  # (K, C)
@@ -100,6 +108,6 @@ def merge(
     else:
         merged = Merged.nothing(size, mask_logits.device)
     proposals = ProposedMasks(
-        objectness, class_scores, settings.alpha, mask_logits, size, settings.mask_threshold, frame
+        objectness, class_scores, settings.alpha, mask_logits, size, settings.mask_threshold, frame, named=named
     )
     return Segmentation(merged.label_map, merged.segment_map, merged.segments, proposals)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from comastre.data.dataset import IGNORE
 from comastre.errors import UserError
 from comastre.losses.points import PointSource
 from comastre.methods.class_statistics import KeptStatistics
@@ -109,8 +110,13 @@ class TwoStageMethod(Method):
             self.loss,
             self.task.labelled_old,
             self._begin_alike(model),
+            self.ignored(batch),
         )
         return compute_terms(inputs, self.auxiliary_head)
+
+    def ignored(self, batch: Batch) -> Tensor | None:
+        """Pixels (B, H, W) of which the labels say nothing, where a term asks for them."""
+        return batch.labels == IGNORE if self.loss.classification.unlabelled_negatives else None
 
     def _begin_alike(self, model: Segmenter) -> bool:
         """Whether the old model's backbone begins like the new one's, asked at the first batch of a step or a start."""

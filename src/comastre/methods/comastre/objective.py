@@ -29,6 +29,7 @@ from comastre.methods.comastre.class_decoder import Recognition
 from comastre.methods.comastre.config import DistillationConfig
 from comastre.methods.comastre.step import Learner, Step, StepInputs, prepare
 from comastre.nets.outputs import Proposals, take_queries
+from comastre.nets.precision import upcast
 
 
 def compute_terms(inputs: StepInputs, auxiliary_head: nn.Module | None = None) -> dict[str, Tensor]:
@@ -108,19 +109,22 @@ def _distil_layer(step: Step, new: Proposals, old: Proposals, unmatched: Tensor)
 
 
 def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor]:
-    """L_cls, L_cls-kd and L_cls-aux: one pass of the class decoder over matched proposals and old objects."""
+    """L_cls, L_cls-kd and L_cls-aux: one pass of the class decoder over matched proposals, old objects and others."""
     switches, model, config = step.switches, step.new.model, step.config.classification
     counts, labels, num_old = step.normalisers, step.targets.labels, step.num_old
     matched_query, matched = step.assignment.query[-1], step.assignment.valid[-1]  # (B, G)
     objects = step.old_objects
-    both = torch.cat((matched_query, objects.query), dim=1)  # (B, G + U)
+    asked = [matched_query, objects.query]
+    if step.unlabelled is not None:
+        asked.append(step.unlabelled.query)
+    numbers = [each.shape[1] for each in asked]
 
     # Old tasks are decoded only for terms that look at their classes.
     whole = config.over_all_classes and switches.computes("classification")
     first_task = 0 if switches.old_logits or step.labelled_old or whole else len(model.tasks) - 1
     skipped = sum(model.tasks[:first_task])
-    recognised = _decode(step.new, both, first_task)
-    matched_logits, object_logits = recognised.class_logits.split([matched.shape[1], objects.query.shape[1]], dim=1)
+    recognised = _decode(step.new, torch.cat(asked, dim=1), first_task)
+    matched_logits, object_logits, *others = recognised.class_logits.split(numbers, dim=1)
     old_classes, new_classes = slice(0, num_old - skipped), slice(num_old - skipped, None)
 
     terms: dict[str, Tensor] = {}
@@ -140,11 +144,17 @@ def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor
         terms["negatives_for_new"] = negatives_loss(
             object_logits[..., new_classes], objects.valid, config.gamma, counts.old_objects
         )
+    if step.unlabelled is not None:
+        # Divided by the labelled objects, as Eq. 2 is: an object counts the same whether it is labelled or not. A batch
+        # without any has negatives, too.
+        terms["unlabelled_negatives"] = negatives_loss(
+            others[0][..., new_classes], step.unlabelled.sureness, config.gamma, counts.masks
+        )
     if switches.computes("auxiliary") and auxiliary_head is not None:
         # Label 0 is "an old class": old objects, and matched ones where past classes stay annotated.
         auxiliary_labels = torch.cat(((labels - num_old + 1).clamp(min=0), torch.zeros_like(objects.query)), dim=1)
         terms["auxiliary"] = auxiliary_loss(
-            auxiliary_head(recognised.newest_embeddings),
+            auxiliary_head(recognised.newest_embeddings[:, : sum(numbers[:2])]),
             auxiliary_labels,
             torch.cat((matched, objects.valid), dim=1),
             counts.recognised,
@@ -152,6 +162,10 @@ def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor
     if step.old is not None and (switches.class_kd or switches.computes("across_tasks")):
         of_matched, of_objects = _decode_with_old(step, step.old)
         distil = _class_distillation(step.config.distillation)
+        # An old model that knows what it has no name for says so: by as much, a sure proposal is no old object.
+        named = objects.valid
+        if step.unlabelled is not None and switches.old_class_scores:
+            named = objects.valid * upcast(of_objects).sigmoid().amax(dim=-1)
         if switches.computes("across_tasks"):
             terms["across_tasks"] = across_tasks_loss(
                 matched_logits,
@@ -159,15 +173,13 @@ def _recognise(step: Step, auxiliary_head: nn.Module | None) -> dict[str, Tensor
                 matched,
                 object_logits,
                 of_objects,
-                objects.valid,
+                named,
                 (counts.matched, counts.old_objects),
             )
         if switches.computes("matched_class_kd"):
             terms["matched_class_kd"] = distil(matched_logits[..., old_classes], of_matched, matched, counts.matched)
         if switches.computes("unmatched_class_kd"):
-            terms["unmatched_class_kd"] = distil(
-                object_logits[..., old_classes], of_objects, objects.valid, counts.old_objects
-            )
+            terms["unmatched_class_kd"] = distil(object_logits[..., old_classes], of_objects, named, counts.old_objects)
     return terms
 
 

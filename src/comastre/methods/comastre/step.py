@@ -15,7 +15,11 @@ from comastre.losses.points import PointCounts, PointSource
 from comastre.methods.comastre.config import LossConfig
 from comastre.methods.comastre.segmenter import Segmenter
 from comastre.methods.comastre.terms import Switches
-from comastre.nets.outputs import StageOne
+from comastre.nets.outputs import Proposals, StageOne
+from comastre.nets.precision import upcast
+
+MOST_UNLABELLED = 8
+"""Proposals of an image that show recognition what it has no name for: more are hardly ever sure of themselves."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class StepInputs:
     """Places, in learning order, of past classes that the data labels too; other past classes look like background."""
     begin_alike: bool = False
     """Whether both backbones make the same of images in those first layers that stand still."""
+    ignored: Tensor | None = None
+    """(B, H, W) bool: pixels of which the labels say nothing; None where there are none."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,16 @@ class Rows:
     """(B, U) bool."""
     count: int
     """Valid rows, known on the host."""
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """The surest proposals of each image that lie on nothing labelled."""
+
+    query: Tensor
+    """(B, U) long."""
+    sureness: Tensor
+    """(B, U): their objectness, without gradient; 0 where a proposal lies on something labelled after all."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,8 @@ class Step:
     assignment: Assignment
     old_objects: Rows
     """Unmatched queries that the old model is sure of."""
+    unlabelled: Unlabelled | None
+    """None where no term looks at them."""
     spared: Tensor | None
     """(B, N) bool: queries from which nothing is distilled; None where there are none."""
     candidates: Tensor
@@ -131,6 +149,9 @@ def prepare(inputs: StepInputs) -> Step:
         targets=targets,
         assignment=assignment,
         old_objects=old_objects,
+        unlabelled=_find_unlabelled(new.stage_one.final, inputs, assignment, places)
+        if switches.computes("unlabelled_negatives")
+        else None,
         spared=spared,
         candidates=points.draw(counts.candidates),
         uniform=points.draw(counts.uniform),
@@ -155,6 +176,15 @@ def _find_old_objects(assignment: Assignment, alpha: float | None) -> Rows:
     device = assignment.query.device
     query = torch.where(valid, query, 0)
     return Rows(query.to(device, non_blocking=True), valid.to(device, non_blocking=True), int(valid.sum()))
+
+
+@torch.no_grad()
+def _find_unlabelled(proposals: Proposals, inputs: StepInputs, assignment: Assignment, places: Tensor) -> Unlabelled:
+    """A fixed number of queries, so that nothing has to be counted on the host; the sureness tells which of them do."""
+    taken = assignment.matched[-1] | on_labelled(proposals, inputs.targets, places, inputs.ignored)
+    sureness = upcast(proposals.objectness_logits).sigmoid().masked_fill(taken, 0.0)  # (B, N)
+    sureness, query = sureness.topk(min(MOST_UNLABELLED, sureness.shape[1]), dim=1)
+    return Unlabelled(query, sureness)
 
 
 def _normalise(assignment: Assignment, targets: Targets, old_objects: Rows, no_object: float) -> Normalisers:

@@ -97,6 +97,11 @@ TERMS = (
         lambda weights: weights.across_tasks * weights.classification,
         lambda now: now.remembers and now.config.classification.across_tasks,
     ),
+    Term(
+        "unlabelled_negatives",
+        lambda weights: weights.unlabelled_negatives * weights.classification,
+        lambda now: now.config.classification.unlabelled_negatives,
+    ),
 )
 
 
@@ -168,4 +173,6 @@ class Switches:
 
     @property
     def recognition(self) -> bool:
-        return self.old_logits or self.computes("classification", "auxiliary", "negatives_for_new")
+        return self.old_logits or self.computes(
+            "classification", "auxiliary", "negatives_for_new", "unlabelled_negatives"
+        )

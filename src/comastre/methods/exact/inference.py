@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from comastre.methods.comastre.inference import filled, recognise_confident
+from comastre.methods.comastre.inference import filled, name_classes, recognise_confident
 from comastre.methods.exact.config import ExactInferenceConfig
 from comastre.methods.exact.own_queries import OwnQueries
 from comastre.methods.large_merge import Contest, merge_contest
@@ -74,13 +74,14 @@ def name_proposals(model: ExactSegmenter, stage_one: StageOne) -> Named:
     """Both words on every proposal, and which of them counts; then those of later steps' own queries."""
     proposals, pixels = stage_one.final, stage_one.pixels
     objectness, trained = recognise_confident(model, stage_one)  # (B, N), (B, N, C1)
-    probability, class_index = trained.max(dim=-1)
+    probability, best = trained.max(dim=-1)
+    class_index = name_classes(trained, model.config.inference.class_threshold)
     mask_logits = proposals.mask_logits.float()
     if not model.later_tasks:
         return Named(mask_logits, objectness, trained, class_index, objectness * probability)
     found = ask_statistics(model, pixels, proposals)
     # With an old class of which nothing is known no new one can be compared: what is taken for it keeps its name.
-    comparable = model.discriminant.known[class_index]
+    comparable = model.discriminant.known[best]
     confident = (objectness > model.config.inference.alpha) & comparable
     is_new, shares = found.is_new & confident, found.shares * confident[..., None]
     share, place = shares.max(dim=-1)

@@ -92,7 +92,8 @@ class ExactMethod(TwoStageMethod):
         if self.task.labelled_old:
             targets = _of_new_classes(targets, model.num_classes - model.tasks[-1])
         view = cast(Segmenter, OwnView(model))  # it has all that losses ask for
-        inputs = StepInputs(view, None, batch.images, batch.padding, targets, points, self.loss)
+        ignored = self.ignored(batch)
+        inputs = StepInputs(view, None, batch.images, batch.padding, targets, points, self.loss, ignored=ignored)
         return compute_terms(inputs)
 
     def optimiser(self, model: nn.Module, step: int) -> Optimizer:
