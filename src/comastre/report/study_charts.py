@@ -14,9 +14,11 @@ from comastre.report.svg import Chart, Level, Line, percent_axis
 from comastre.studies.found import RowFound, RunFound, SettingFound, StepFound, StudyFound
 from comastre.studies.statistics import Summary, summary
 
-_LINE, _TOP, _BOTTOM, _LEFT, _RIGHT, _WIDTH = 30.0, 6.0, 24.0, 150.0, 46.0, 520.0
-_LETTERS = 24
-"""Of a row's name that fit beside its bar."""
+_LINE, _TOP, _BOTTOM, _RIGHT, _WIDTH = 30.0, 6.0, 24.0, 46.0, 520.0
+_FEWEST_LETTERS, _MOST_LETTERS = 16, 34
+"""Of a row's name that have room beside its bar: bars begin where the longest name ends."""
+_LETTER = 6.6
+"""Width of one, on average, as the page draws names."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,11 @@ def draw_bars(title: str, rows: Sequence[Bar], with_paper: bool) -> Markup:
     (low, high), ticks = percent_axis(values)
     height = _TOP + _LINE * len(rows) + _BOTTOM
 
+    letters = min(max([_FEWEST_LETTERS, *(len(row.label) for row in rows)]), _MOST_LETTERS)
+    left = 12.0 + _LETTER * letters
+
     def at(value: float) -> float:
-        return _LEFT + (min(max(value, low), high) - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+        return left + (min(max(value, low), high) - low) / (high - low) * (_WIDTH - left - _RIGHT)
 
     parts = []
     for value, text in ticks:
@@ -55,7 +60,7 @@ def draw_bars(title: str, rows: Sequence[Bar], with_paper: bool) -> Markup:
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM:.1f}"/>')
         parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 8:.1f}" text-anchor="middle">{escape(text)}</text>')
     for line, row in enumerate(rows):
-        parts += _bar(row, _TOP + _LINE * line, at, with_paper)
+        parts += _bar(row, _TOP + _LINE * line, left, at, with_paper)
     words = f"{title}: " + "; ".join(f"{row.label} {row.cell.text}" for row in rows)
     return Markup(
         f'<svg class="chart wide" viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" aria-label="{escape(words)}">'
@@ -63,18 +68,18 @@ def draw_bars(title: str, rows: Sequence[Bar], with_paper: bool) -> Markup:
     )
 
 
-def _bar(row: Bar, top: float, at: Callable[[float], float], with_paper: bool) -> list[str]:
+def _bar(row: Bar, top: float, left: float, at: Callable[[float], float], with_paper: bool) -> list[str]:
     mean = row.cell.mean or 0.0
     middle = top + _LINE / 2
-    name = row.label if len(row.label) <= _LETTERS else f"{row.label[: _LETTERS - 1]}…"
+    name = row.label if len(row.label) <= _MOST_LETTERS else f"{row.label[: _MOST_LETTERS - 1]}…"
     runs = ", ".join(f"{value:.1f}" for value in row.cell.summary.values)
     paper = f"; the paper's {row.cell.paper:.1f}" if with_paper and row.cell.paper is not None else ""
     tip = f"{row.label}: {row.cell.text} (runs: {runs}){paper}"
     kind = "level-bar" if row.at_once else "row-bar"
     parts = [
         f'<g class="run-{row.place % 8}">',
-        f'<text class="name" x="{_LEFT - 8:.1f}" y="{middle + 4:.1f}" text-anchor="end">{escape(name)}</text>',
-        f'<rect class="{kind}" x="{_LEFT:.1f}" y="{top + 6:.1f}" width="{max(0.5, at(mean) - _LEFT):.1f}" '
+        f'<text class="name" x="{left - 8:.1f}" y="{middle + 4:.1f}" text-anchor="end">{escape(name)}</text>',
+        f'<rect class="{kind}" x="{left:.1f}" y="{top + 6:.1f}" width="{max(0.5, at(mean) - left):.1f}" '
         f'height="{_LINE - 12:.1f}" rx="2"/>',
     ]
     deviation = row.cell.summary.deviation
