@@ -12,6 +12,7 @@ from comastre.methods.comastre.terms import total_loss
 
 EVERY_OLD = tuple(range(small.TASKS[0]))
 OURS = {"classification": {"negatives_for_new": True, "negatives_for_old": True}}
+ALL_OURS = {"classification": {**OURS["classification"], "unlabelled_negatives": True}}
 DIVERGENCE = {"distillation": {"mask_loss": "divergence"}}
 # Of this code in float64 with fixed weights, images and points. A change means that the mathematics changed.
 GOLDEN = {
@@ -191,7 +192,7 @@ def test_more_masks_than_queries_train():
 def test_half_precision_is_close():
     model, old = small.later_learner(torch.float32)
     images, targets = small.new_batch(dtype=torch.float32)
-    config = small.loss_config(**OURS)
+    config = small.loss_config(**ALL_OURS)
     exact = values(small.terms_of(model, old, images, targets, config))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         terms = small.terms_of(model, old, images, targets, config)
@@ -208,7 +209,7 @@ def test_two_accumulated_halves_are_the_whole_batch():
     model, old, _ = learners(2)
     # As many masks in each half, and at alpha 0 all unmatched proposals are old objects: every mean is over as many.
     images, targets = small.new_batch((2, 1, 0, 3))
-    config = small.loss_config(distillation={"alpha": 0.0}, **OURS)
+    config = small.loss_config(distillation={"alpha": 0.0}, **ALL_OURS)
     whole = small.terms_of(model, old, images, targets, config)
     expected = small.gradients_of(model, total_loss(whole, config.weights))
     model.zero_grad()

@@ -13,6 +13,7 @@ from comastre.methods.comastre.terms import total_loss
 from comastre.training.step import TrainStep, terms_of
 
 NONE = {"distillation": DistillationConfig.none().model_dump()}
+UNLABELLED = {"classification": {"unlabelled_negatives": True, "across_tasks": True}}
 CASES = {
     "all distillation": ({}, (2, 1, 0, 3)),
     # The first task's query and classifier get no gradient anywhere.
@@ -20,6 +21,8 @@ CASES = {
     "a process without masks": ({}, (2, 1, 0, 0)),
     "a process with nothing to recognise": ({"distillation": {"alpha": 1.0}}, (0, 0, 1, 2)),
     "no masks at all": ({"distillation": {"alpha": 1.0}}, (0, 0, 0, 0)),
+    "unlabelled negatives": (UNLABELLED, (2, 1, 0, 3)),
+    "unlabelled negatives, a process without masks": (UNLABELLED, (2, 1, 0, 0)),
 }
 
 
