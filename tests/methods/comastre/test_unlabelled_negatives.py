@@ -7,16 +7,19 @@ import small_step as small
 import torch
 import torch.nn.functional as F
 
+from comastre.config.settings import load_config
 from comastre.data.targets import Targets
 from comastre.losses.distillation import class_distillation
 from comastre.losses.matching import on_labelled
 from comastre.losses.points import PointSource
+from comastre.methods.build import build_method, setup_of
 from comastre.methods.comastre.config import InferenceConfig
 from comastre.methods.comastre.inference import merge
 from comastre.methods.comastre.objective import compute_terms
 from comastre.methods.comastre.step import MOST_UNLABELLED, StepInputs, prepare
 from comastre.methods.comastre.terms import total_loss
 from comastre.nets.outputs import Proposals, take_queries
+from comastre.training.parts import datasets, scenario_of
 
 ON = {"unlabelled_negatives": True}
 
@@ -124,6 +127,17 @@ def test_off_is_the_paper():
     assert set(on) - set(off) == {"unlabelled_negatives"}
     for name in ("objectness", "mask_bce", "classification", "score_kd", "auxiliary", "matched_class_kd"):
         assert torch.allclose(on[name], off[name], rtol=1e-12), name
+
+
+@pytest.mark.parametrize(("name", "later"), [("comastre", True), ("finetune", False)])
+def test_plain_fine_tuning_has_them_in_its_first_step_only(name, later):
+    config = load_config("demo", {"method": name, "data": {"train_images": 40, "val_images": 4}})
+    method = build_method(name, setup_of(config))
+    model, found = None, []
+    for task in scenario_of(config, datasets(config)[0]).tasks[:2]:
+        model = method.begin(task, model)
+        found.append(method.loss_now.classification.unlabelled_negatives)
+    assert found == [True, later]
 
 
 # --- in a prediction -------------------------------------------------------------------------------------------------

@@ -42,12 +42,15 @@ class TwoStageMethod(Method):
 
     images_per_class: int | None = 100  # more move the means and the covariance by little
 
-    def __init__(self, setup: Setup, loss: LossConfig, keeps_statistics: bool = False) -> None:
+    def __init__(
+        self, setup: Setup, loss: LossConfig, keeps_statistics: bool = False, first_loss: LossConfig | None = None
+    ) -> None:
         self.setup = setup
         self.keeps_statistics = keeps_statistics
         self.kept: KeptStatistics | None = None
         self.settings = settings_of(setup)
         self.loss = loss
+        self.first_loss = first_loss or loss
         self.task: Task | None = None
         self.old_model: Segmenter | None = None
         self.auxiliary_head: nn.Module | None = None
@@ -107,16 +110,21 @@ class TwoStageMethod(Method):
             batch.padding,
             batch.targets,
             points,
-            self.loss,
+            self.loss_now,
             self.task.labelled_old,
             self._begin_alike(model),
             self.ignored(batch),
         )
         return compute_terms(inputs, self.auxiliary_head)
 
+    @property
+    def loss_now(self) -> LossConfig:
+        """The losses of the task that is being learned."""
+        return self.first_loss if self.task is not None and self.task.step == 0 else self.loss
+
     def ignored(self, batch: Batch) -> Tensor | None:
         """Pixels (B, H, W) of which the labels say nothing, where a term asks for them."""
-        return batch.labels == IGNORE if self.loss.classification.unlabelled_negatives else None
+        return batch.labels == IGNORE if self.loss_now.classification.unlabelled_negatives else None
 
     def _begin_alike(self, model: Segmenter) -> bool:
         """Whether the old model's backbone begins like the new one's, asked at the first batch of a step or a start."""
@@ -195,15 +203,23 @@ def comastre(setup: Setup) -> TwoStageMethod:
 
 
 def finetune(setup: Setup) -> TwoStageMethod:
-    """The same segmenter and losses on new classes, with nothing that remembers."""
+    """The same segmenter and losses on new classes, with nothing that remembers.
+
+    Later steps go without unlabelled negatives, too: there they say of old objects that they are no new ones.
+    """
     loss = settings_of(setup).loss
     nothing_old = dict.fromkeys(("negatives_for_new", "negatives_for_old", "across_tasks"), False)
-    classification = loss.classification.model_dump() | nothing_old
-    plain = {
-        "distillation": DistillationConfig.none(),
-        "classification": ClassificationConfig.model_validate(classification),
-    }
-    return TwoStageMethod(setup, loss.model_copy(update=plain))
+    first = loss.classification.model_dump() | nothing_old
+    plain, plain_first = (
+        loss.model_copy(
+            update={
+                "distillation": DistillationConfig.none(),
+                "classification": ClassificationConfig.model_validate(classification),
+            }
+        )
+        for classification in (first | {"unlabelled_negatives": False}, first)
+    )
+    return TwoStageMethod(setup, plain, first_loss=plain_first)
 
 
 def joint(setup: Setup) -> TwoStageMethod:
