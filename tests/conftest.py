@@ -68,7 +68,8 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     # As tiny models are trained, but built as the bare size, and with thresholds at 0 so that even random weights
     # recognise something.
-    shape = {"pixel_decoder": {"layers": 1, "top_down": False}, "inference": {"alpha": 0.0, "overlap": 0.0}}
+    thresholds = {"alpha": 0.0, "class_threshold": 0.0, "overlap": 0.0}
+    shape = {"pixel_decoder": {"layers": 1, "top_down": False}, "inference": thresholds}
     config = load_config("shapes-6-2", {"comastre": shape})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

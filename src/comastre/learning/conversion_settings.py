@@ -99,10 +99,14 @@ def comastre_section(given: Mask2FormerConfig, size: str) -> dict[str, Any]:
 
 
 def _inference(given: QueryInferenceConfig) -> dict[str, Any]:
-    """The same rule of merging; where every pixel gets a class, that of its strongest proposal."""
+    """The same rule of merging; where every pixel gets a class, that of its strongest proposal.
+
+    Any class will do, however improbable: what is no object, stage 2 is not taught to tell.
+    """
+    named = {"class_threshold": 0.0}
     if given.style == "semantic":
-        return {"alpha": 0.0, "merge": "transformers", "overlap": 0.0, "mask_threshold": 0.0}
-    return {"alpha": given.score, **given.model_dump(include={"merge", "overlap", "mask_threshold"})}
+        return {**named, "alpha": 0.0, "merge": "transformers", "overlap": 0.0, "mask_threshold": 0.0}
+    return {**named, "alpha": given.score, **given.model_dump(include={"merge", "overlap", "mask_threshold"})}
 
 
 # --- the training ----------------------------------------------------------------------------------------------------

@@ -98,15 +98,17 @@ def merge(
     mask_logits (N, h, w), objectness (N,), class_scores (N, C); the result has `size`.
     """
     named = name_classes(class_scores, settings.class_threshold)  # (N,)
-    kept = ((objectness > settings.alpha) & (named >= 0)).nonzero().squeeze(1)  # (K,)
+    confident = objectness > settings.alpha
+    kept = (confident & (named >= 0)).nonzero().squeeze(1)  # (K,)
+    merged = Merged.nothing(size, mask_logits.device)
     if len(kept):
         contest = Contest(mask_logits, kept, objectness[kept] * class_scores[kept].amax(dim=1), named[kept])
         merged = merge_contest(contest, size, frame, settings)
-        if settings.every_pixel:
-            weights = objectness[kept][:, None] * class_scores[kept]  # (K, C)
-            merged = replace(merged, label_map=filled(merged.label_map, mask_logits[kept], weights, frame))
-    else:
-        merged = Merged.nothing(size, mask_logits.device)
+    # Where every pixel has a class, improbable ones have a say, too.
+    voters = confident.nonzero().squeeze(1)
+    if settings.every_pixel and len(voters) and class_scores.shape[1]:
+        weights = objectness[voters][:, None] * class_scores[voters]  # (V, C)
+        merged = replace(merged, label_map=filled(merged.label_map, mask_logits[voters], weights, frame))
     proposals = ProposedMasks(
         objectness, class_scores, settings.alpha, mask_logits, size, settings.mask_threshold, frame, named=named
     )

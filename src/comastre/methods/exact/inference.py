@@ -140,14 +140,16 @@ def _merge(model: ExactSegmenter, named: Named, row: int, size: Size, frame: Fra
     """One image: each pixel goes to the proposal with the largest score x mask probability."""
     settings = model.config.inference
     mask_logits, objectness, class_index = named.mask_logits[row], named.objectness[row], named.class_index[row]
-    kept = ((objectness > settings.alpha) & (class_index >= 0)).nonzero().squeeze(1)  # (K,)
+    confident = objectness > settings.alpha
+    kept = (confident & (class_index >= 0)).nonzero().squeeze(1)  # (K,)
     merged = Merged.nothing(size, mask_logits.device)
     if len(kept):
         contest = Contest(mask_logits, kept, named.scores[row, kept], class_index[kept])
         merged = merge_contest(contest, size, frame, settings)
-        if settings.every_pixel:
-            weights = objectness[kept][:, None] * _votes(model, named.class_scores[row, kept], class_index[kept])
-            merged = replace(merged, label_map=filled(merged.label_map, mask_logits[kept], weights, frame))
+    voters = confident.nonzero().squeeze(1)
+    if settings.every_pixel and len(voters):
+        weights = objectness[voters][:, None] * _votes(model, named.class_scores[row, voters], class_index[voters])
+        merged = replace(merged, label_map=filled(merged.label_map, mask_logits[voters], weights, frame))
     proposals = ProposedMasks(
         objectness,
         named.class_scores[row],
