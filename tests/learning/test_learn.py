@@ -40,8 +40,14 @@ def teach(model, data, out, said=None, iterations=3, **options):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Eight images labelled for heart (new to the model) and for star (known), numbered in the data's own order."""
-    samples = small.samples_with(("heart", "star"), 16)
+    """Images labelled for heart (new to the model) and for star (known), numbered in the data's own order.
+
+    Those with a heart, of which some are held out, show a star too: it can be scored whatever the model sees.
+    """
+    stars = small.samples_with(("star",), 300)
+    hearts = [mask.any() for mask in small.masks_of(stars, ("heart",))]
+    both, others = ([each for each, shown in zip(stars, hearts, strict=True) if shown == wanted] for wanted in (1, 0))
+    samples = [*both[:6], *others[:10]]
     return small.write_folder(tmp_path_factory.mktemp("lesson") / "my data", samples, ("star", "heart"))
 
 
@@ -56,7 +62,8 @@ def lesson(tiny_bundle, data, tmp_path_factory):
     """(what was learned, what was said, bytes of the old bundle before) of one lesson with all kinds of data."""
     folder = tmp_path_factory.mktemp("learned")
     old = {file.name: file.read_bytes() for file in tiny_bundle.iterdir()}
-    known = small.write_folder(folder / "old data", small.samples_with(("disk",), 4, "val"), ("ring", "disk", "bolt"))
+    shown = [*small.samples_with(("disk",), 4, "val"), *small.samples_with(("ring",), 2, "val", seed=101)]
+    known = small.write_folder(folder / "old data", shown, ("ring", "disk", "bolt"))
     said = []
     settings = {**QUICK, "data": {"held_out": 0.5}}
     learned = teach(tiny_bundle, data, folder / "new", said, old_val=known, settings=settings)
@@ -236,8 +243,9 @@ def test_the_clock_ends_a_lesson_that_is_slower_than_timed(tiny_bundle, data, tm
     assert last["learning_rate"] == pytest.approx(1e-3 * (1 - 0.4) ** 0.9)
 
 
-def test_minutes_count_the_look_after_the_training(data, tmp_path, monkeypatch, capfd):
+def test_minutes_count_the_look_after_the_training(tmp_path, monkeypatch, capfd):
     """Of 16 images a new model learns from 13, looks at them once more, and is scored on 3."""
+    data = small.write_folder(tmp_path / "data", small.samples_with(("heart", "star"), 16), ("star", "heart"))
     ticks, told = itertools.count(100.0, 4.0), []
     monkeypatch.setattr("comastre.training.run.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     monkeypatch.setattr("comastre.learning.beginning.training_seconds", lambda *given: told.append(given) or 10.0)
