@@ -104,9 +104,8 @@ def merge(
     if len(kept):
         contest = Contest(mask_logits, kept, objectness[kept] * class_scores[kept].amax(dim=1), named[kept])
         merged = merge_contest(contest, size, frame, settings)
-    # Where every pixel has a class, improbable ones have a say, too.
-    voters = confident.nonzero().squeeze(1)
-    if settings.every_pixel and len(voters) and class_scores.shape[1]:
+    if settings.every_pixel and confident.any() and class_scores.shape[1]:
+        voters = confident.nonzero().squeeze(1)  # (V,): improbable classes have a say, too
         weights = objectness[voters][:, None] * class_scores[voters]  # (V, C)
         merged = replace(merged, label_map=filled(merged.label_map, mask_logits[voters], weights, frame))
     proposals = ProposedMasks(

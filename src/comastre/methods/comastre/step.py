@@ -19,7 +19,7 @@ from comastre.nets.outputs import Proposals, StageOne
 from comastre.nets.precision import upcast
 
 MOST_UNLABELLED = 8
-"""Proposals of an image that show recognition what it has no name for: more are hardly ever sure of themselves."""
+"""Proposals of an image that show recognition what it has no name for: the surest, since they weigh by that."""
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ def _merge(model: ExactSegmenter, named: Named, row: int, size: Size, frame: Fra
     if len(kept):
         contest = Contest(mask_logits, kept, named.scores[row, kept], class_index[kept])
         merged = merge_contest(contest, size, frame, settings)
-    voters = confident.nonzero().squeeze(1)
-    if settings.every_pixel and len(voters):
+    if settings.every_pixel and confident.any():
+        voters = confident.nonzero().squeeze(1)
         weights = objectness[voters][:, None] * _votes(model, named.class_scores[row, voters], class_index[voters])
         merged = replace(merged, label_map=filled(merged.label_map, mask_logits[voters], weights, frame))
     proposals = ProposedMasks(
