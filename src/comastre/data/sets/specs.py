@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from comastre.config.datasets import DatasetSpec
 
 SHAPES = DatasetSpec(
@@ -14,14 +16,13 @@ SHAPES = DatasetSpec(
     fields=("train_images", "val_images", "image_size", "seed"),
     validation_fields=("image_size", "seed", "val_images"),
 )
-OTHER_SHAPES = DatasetSpec(
+OTHER_SHAPES = replace(
+    SHAPES,
     name="shapes_other",
     title="Other Shapes",
     about="eight rendered shapes that shapes lacks: built in",
     implementation="comastre.data.sets.shapes:build_other",
-    needs_root=False,
-    fields=("train_images", "val_images", "image_size", "seed"),
-    validation_fields=("image_size", "seed", "val_images"),
+    preset=None,
 )
 VOC = DatasetSpec(
     name="voc",
