@@ -76,6 +76,7 @@ def cost(study: StudyFound) -> str:
 PARTS: Mapping[str, Callable[[StudyFound], str]] = {
     "scores": table("scores"),
     "proposals": table("proposals"),
+    "orders": table("orders"),
     "differences": lambda study: differences_markdown(study, study.convention),
     "words": words,
     "masks": where_the_masks_went,

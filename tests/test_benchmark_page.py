@@ -40,7 +40,9 @@ def test_studies_are_small_and_name_no_place_of_a_machine() -> None:
 
 
 def test_a_table_is_filled_from_its_study_and_the_rest_of_the_page_stays(tables: ModuleType, tmp_path: Path) -> None:
-    study = made_study({"ours": [50.0, 52.0], "theirs": [40.0, 41.0]}, environment={"device": "a laptop"})
+    study = made_study(
+        {"ours": [50.0, 52.0], "theirs": [40.0, 41.0]}, environment={"device": "a laptop"}, orders=(0, 3)
+    )
     (tmp_path / "some").mkdir()
     study.write(tmp_path / "some" / "study.json")
     page = (
@@ -59,4 +61,6 @@ def test_a_table_is_filled_from_its_study_and_the_rest_of_the_page_stays(tables:
     assert "4 runs, 0.1 hours by their own clocks" in filled and "device a laptop" in filled
     # 3, 1, 0 and 2 of a run's six masks of base classes, 1, 0, 1 and 0 of its later ones
     assert "| ours | 50 % | 17 % | 0 % | 33 % | 50 % | 0 % | 50 % | 0 % |" in filled
+    # No run of order 3 is finished.
+    assert "| ours | 51.0 ± 1.4 | – | – | 1.4 |" in filled
     assert tables.filled(filled, tmp_path) == filled

@@ -16,7 +16,7 @@ from comastre.report.study_numbers import agreements, cells, value
 from comastre.report.study_page import render_study
 from comastre.report.study_tables import as_csv, as_latex, as_markdown, differences_csv, study_tables
 from comastre.report.study_terminal import show_study
-from comastre.report.study_words import agreement_words, difference_words, missing_words
+from comastre.report.study_words import agreement_words, difference_words, missing_words, order_words
 from comastre.report.study_write import write_study
 from comastre.studies.found import StudyFound, read_found
 from studies.made_studies import made_run, made_study
@@ -90,6 +90,37 @@ def test_the_papers_numbers_are_of_its_own_stream() -> None:
     drawn = replace(study, orders=(0, 1))
     assert "(63.5)" not in as_markdown(study_tables(drawn, "paper")[0])
     assert not agreements(drawn, drawn.settings[0], "all", "paper")
+
+
+def test_class_orders_are_held_against_seeds() -> None:
+    scores = {
+        ("wild", 0): (40.0, 41.0),
+        ("wild", 2): (60.0, 61.0),
+        ("calm", 0): (50.0, 54.0),
+        ("calm", 2): (52.0, 53.0),
+    }
+    runs = [
+        made_run(row, seed, number, order=order)
+        for (row, order), numbers in scores.items()
+        for seed, number in enumerate(numbers)
+    ]
+    study = replace(made_study({"wild": [0.0], "calm": [0.0]}), orders=(0, 2), runs=tuple(runs))
+    table = next(each for each in study_tables(study, "paper") if each.name == "orders")
+    # sd of 40.5 and 60.5, and of numbers half a point off their mean with two degrees of freedom
+    assert "| wild | 40.5 ± 0.7 | 60.5 ± 0.7 | 14.1 | 0.7 |" in as_markdown(table)
+    assert "own order & order 2 & between orders & within an order" in as_latex(table)
+    wild, calm = order_words(study, study.settings[0], "paper")
+    assert wild.startswith("Class orders differ by more than seeds do") and "wild (14.1 between orders" in wild
+    assert calm.startswith("Class orders differ no more than seeds do") and "calm (0.4 between orders" in calm
+    assert "Does the order of the classes matter?" in render_study(study, "paper")
+    # One seed alone cannot tell orders from chance, and a study of one order has nothing to say.
+    alone = replace(study, runs=tuple(run for run in runs if run.seed == 0))
+    assert order_words(alone, study.settings[0], "paper") == [
+        "One seed alone does not say whether class orders matter: wild, calm."
+    ]
+    assert not order_words(STUDY, STUDY.settings[0], "paper")
+    assert "Does the order of the classes matter?" not in render_study(STUDY, "paper")
+    assert all(each.name != "orders" for each in study_tables(STUDY, "paper"))
 
 
 def test_a_row_that_lacks_a_bad_seed_of_another_is_not_called_ahead_of_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from comastre.studies.statistics import paired, student, summary
+from comastre.studies.statistics import Groups, paired, student, summary
 
 
 def test_mean_and_deviation_by_hand() -> None:
@@ -52,3 +52,28 @@ def test_beyond_the_spread_is_what_a_paired_t_test_rejects(pairs: list[tuple[int
 def test_student_is_that_of_tables() -> None:
     assert student(1) == pytest.approx(12.706, abs=1e-3)
     assert student(2) == pytest.approx(4.303, abs=1e-3)
+
+
+def test_spread_between_groups_and_within_them_by_hand() -> None:
+    found = Groups((summary([1.0, 3.0]), summary([5.0, 7.0]), summary([])))
+    # means 2 and 6; four numbers, each 1 away from the mean of its group, two degrees of freedom
+    assert found.between == pytest.approx(math.sqrt(8))
+    assert found.within == pytest.approx(math.sqrt(2))
+    assert Groups((summary([1.0]), summary([9.0]))).within is None
+
+
+def test_groups_of_one_number_say_nothing_and_groups_without_spread_all() -> None:
+    assert Groups((summary([1.0]), summary([9.0]))).verdict == "unknown"
+    assert Groups((summary([1.0, 2.0]),)).verdict == "unknown"
+    assert Groups((summary([1.0, 1.0]), summary([2.0, 2.0]))).verdict == "beyond"
+    assert Groups((summary([1.0, 1.0]), summary([1.0, 1.0]))).verdict == "within"
+
+
+@given(st.lists(st.lists(st.integers(0, 99), min_size=2, max_size=5), min_size=2, max_size=4))
+def test_groups_differ_where_an_analysis_of_variance_says_so(groups: list[list[int]]) -> None:
+    if all(len(set(group)) == 1 for group in groups):
+        return  # scipy has no answer without a spread
+    chance = stats.f_oneway(*groups).pvalue
+    if abs(chance - 0.05) > 1e-9:
+        found = Groups(tuple(summary([float(number) for number in group]) for group in groups))
+        assert found.verdict == ("beyond" if chance < 0.05 else "within")

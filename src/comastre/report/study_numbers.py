@@ -11,7 +11,7 @@ from comastre.config.conventions import PAPER
 from comastre.report.paper import PROTOCOL, WITHOUT_BACKGROUND
 from comastre.report.paper import tables as paper_tables
 from comastre.studies.found import ERRORS, RowFound, RunFound, SettingFound, StudyFound
-from comastre.studies.statistics import PairedDifference, Summary, paired, summary
+from comastre.studies.statistics import Groups, PairedDifference, Summary, paired, summary
 
 MIOU = ("base", "inc", "all", "avg")
 OF_PROPOSALS = ("recall", "confident_recall", "base_recall", "later_recall")
@@ -147,6 +147,26 @@ def proposal_metrics(study: StudyFound) -> tuple[str, ...]:
 
 def _has(study: StudyFound, metric: str) -> bool:
     return any(value(run, metric, study.convention) is not None for run in study.runs)
+
+
+# --- class orders ----------------------------------------------------------------------------------------------------
+
+
+def order_title(number: int) -> str:
+    """How a class order is called in a table's head."""
+    return f"order {number}" if number else "own order"
+
+
+def by_order(study: StudyFound, setting: SettingFound, metric: str, convention: str) -> dict[str, Groups]:
+    """The runs of every row, grouped by class order; empty where the study has one order alone."""
+    if len(study.orders) < 2:
+        return {}
+    found = {}
+    for row in study.rows:
+        numbers = by_pair(study.of(row.name, setting.label), metric, convention)
+        own = [[number for (_, at), number in numbers.items() if at == order] for order in study.orders]
+        found[row.name] = Groups(tuple(map(summary, own)))
+    return found
 
 
 # --- differences -----------------------------------------------------------------------------------------------------

@@ -18,16 +18,26 @@ from comastre.report.study_charts import bars, draw_bars, recall_charts, score_c
 from comastre.report.study_numbers import (
     TITLES,
     agreements,
+    by_order,
     cells,
     class_cells,
     differences,
     mask_totals,
     metrics_of,
+    order_title,
     proposal_metrics,
     rivals_of,
     step_cells,
 )
-from comastre.report.study_words import RULE, agreement_words, difference_words, headline_metric, missing_words
+from comastre.report.study_tables import order_cells
+from comastre.report.study_words import (
+    RULE,
+    agreement_words,
+    difference_words,
+    headline_metric,
+    missing_words,
+    order_words,
+)
 from comastre.report.svg import draw, legend_key
 from comastre.studies.found import ERRORS, SettingFound, StudyFound
 from comastre.text import brief, readable_time
@@ -93,6 +103,9 @@ def _setting(study: StudyFound, setting: SettingFound, convention: str) -> dict[
         "differences": {
             (each.row, each.other): each.difference for each in differences(study, setting, metric, convention)
         },
+        "orders": [(row, order_cells(groups)) for row, groups in by_order(study, setting, metric, convention).items()],
+        "order_heads": [*map(order_title, study.orders), "between orders", "within an order"],
+        "order_words": order_words(study, setting, convention),
         "agreements": {each.row: each for each in agreements(study, setting, metric, convention)},
         "conventions": [(name, _plain(value)) for name, value in setting.conventions.items()],
     }

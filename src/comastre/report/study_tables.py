@@ -15,16 +15,19 @@ from comastre.files import write_whole
 from comastre.report.study_numbers import (
     TITLES,
     Cell,
+    by_order,
     cells,
     class_cells,
     differences,
     metrics_of,
+    order_title,
     proposal_metrics,
     rivals_of,
 )
 from comastre.report.study_words import RULE, headline_metric
 from comastre.report.tables import escaped, harmless
 from comastre.studies.found import SettingFound, StudyFound
+from comastre.studies.statistics import Groups, summary
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def write_study_tables(study: StudyFound, convention: str, folder: Path) -> list
 
 
 def study_tables(study: StudyFound, convention: str) -> list[StudyTable]:
-    """Scores; proposals where there are some; classes, a table per setting with a finished run."""
+    """Scores; proposals where there are some; class orders where there are several; classes, a table per setting with a
+    finished run."""
     scale = f", scale {study.scale}" if study.scale else ""
     what = f"{study.title}{scale}"
     tables = [
@@ -86,6 +90,8 @@ def study_tables(study: StudyFound, convention: str) -> list[StudyTable]:
     if proposals := proposal_metrics(study):
         title = f"{what}: average recall (AR) of proposals in percent"
         tables.append(_scores(study, convention, "proposals", title, proposals))
+    if len(study.orders) > 1:
+        tables.append(_orders(study, convention, what))
     for place, setting in enumerate(study.settings, start=1):
         number = f"-{place}" if len(study.settings) > 1 else ""
         rows = [row for row in study.rows if study.of(row.name, setting.label)]
@@ -108,6 +114,25 @@ def _scores(study: StudyFound, convention: str, name: str, title: str, metrics: 
         lines.append(Line(row.name, own))
     blocks = tuple(Block(setting.label, tuple(TITLES[metric] for metric in metrics)) for setting in study.settings)
     return StudyTable(name, title, "row", blocks, tuple(lines), beside=study.scale == "paper")
+
+
+def _orders(study: StudyFound, convention: str, what: str) -> StudyTable:
+    """A row's mean in every class order, and how far orders differ, and runs of one order."""
+    metric = headline_metric(study)
+    found = [by_order(study, setting, metric, convention) for setting in study.settings]
+    lines = [
+        Line(row.name, tuple(cell for each in found for cell in order_cells(each[row.name]))) for row in study.rows
+    ]
+    columns = (*map(order_title, study.orders), "between orders", "within an order")
+    blocks = tuple(Block(setting.label, columns) for setting in study.settings)
+    title = f"{what}: {TITLES[metric]} by class order in percent, and the standard deviation of orders and of seeds"
+    return StudyTable("orders", title, "row", blocks, tuple(lines))
+
+
+def order_cells(groups: Groups) -> tuple[Cell, ...]:
+    """The mean of every order, the spread between orders, and that within one."""
+    spreads = (Cell(summary([spread])) for spread in (groups.between, groups.within))
+    return (*map(Cell, groups.groups), *spreads)
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from comastre.report.study_numbers import (
     against_best,
     agreements,
     best,
+    by_order,
     metrics_of,
 )
 from comastre.studies.found import SettingFound, StudyFound
@@ -30,6 +31,7 @@ def all_words(study: StudyFound, setting: SettingFound, convention: str) -> list
     return [
         *difference_words(study, setting, convention),
         *agreement_words(study, setting, convention),
+        *order_words(study, setting, convention),
         *missing_words(study, setting),
     ]
 
@@ -83,6 +85,30 @@ def _above(each: Agreement, verdict: str) -> str:
     """Which rows this one is above here and not in the paper; of a pair only the upper row says so."""
     below = [other.other for other in each.turned if other.above and other.verdict == verdict]
     return f"{each.row} above {', '.join(below)}" if below else ""
+
+
+ORDER_RULE = "by an analysis of variance at 95 %"
+
+
+def order_words(study: StudyFound, setting: SettingFound, convention: str) -> list[str]:
+    """For which rows it matters in which order classes come."""
+    found = by_order(study, setting, headline_metric(study), convention)
+    words = []
+    for verdict, what in (
+        ("beyond", f"Class orders differ by more than seeds do ({ORDER_RULE})"),
+        ("within", f"Class orders differ no more than seeds do ({ORDER_RULE})"),
+    ):
+        rows = [
+            f"{row} ({groups.between:.1f} between orders, {groups.within:.1f} within one)"
+            for row, groups in found.items()
+            if groups.verdict == verdict
+        ]
+        if rows:
+            words.append(f"{what}: {', '.join(rows)}.")
+    unknown = [row for row, groups in found.items() if groups.verdict == "unknown" and groups.between is not None]
+    if unknown:
+        words.append(f"One seed alone does not say whether class orders matter: {', '.join(unknown)}.")
+    return words
 
 
 def missing_words(study: StudyFound, setting: SettingFound) -> list[str]:

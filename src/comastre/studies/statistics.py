@@ -59,6 +59,47 @@ class PairedDifference:
         return "beyond" if abs(mean) > width else "within"
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Numbers in groups, such as a row's runs by class order: do groups differ by more than what is in one of them?"""
+
+    groups: tuple[Summary, ...]
+
+    @property
+    def between(self) -> float | None:
+        """Standard deviation of the groups' means; None of fewer than two groups."""
+        return summary([each.mean for each in self.groups]).deviation
+
+    @property
+    def within(self) -> float | None:
+        """Standard deviation of numbers around the mean of their group; None where every group is one number."""
+        return math.sqrt(self._squares_within / self._freedom_within) if self._freedom_within else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Beyond where an analysis of variance (Fisher's F) gives groups of one mean a chance below 5 %."""
+        filled = [each for each in self.groups if each.values]
+        if len(filled) < 2 or not self._freedom_within:
+            return "unknown"
+        everything = summary([value for each in filled for value in each.values]).mean or 0.0
+        squares = math.fsum(len(each.values) * ((each.mean or 0.0) - everything) ** 2 for each in filled)
+        if not self._squares_within:
+            return "beyond" if squares else "within"
+        from scipy.special import fdtrc
+
+        freedom = len(filled) - 1
+        ratio = (squares / freedom) / (self._squares_within / self._freedom_within)
+        return "beyond" if fdtrc(freedom, self._freedom_within, ratio) < 1 - CONFIDENCE else "within"
+
+    @property
+    def _squares_within(self) -> float:
+        return math.fsum((value - (each.mean or 0.0)) ** 2 for each in self.groups for value in each.values)
+
+    @property
+    def _freedom_within(self) -> int:
+        return sum(max(len(each.values) - 1, 0) for each in self.groups)
+
+
 Key = TypeVar("Key", bound=Hashable)
 
 
