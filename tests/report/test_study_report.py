@@ -155,6 +155,8 @@ def test_recall_is_of_rows_that_propose_masks() -> None:
     assert found["a"]["later_recall"].mean == 30.0
     assert found["b"]["recall"].mean is None
     assert value(runs[0], "confident_recall", "paper") == 40.0
+    assert study_tables(study, "paper")[0].title.startswith("A made study: average recall (AR) of proposals, and mIoU")
+    assert study_tables(STUDY, "paper")[0].title.startswith("A made study: mIoU in percent")
 
 
 def test_what_is_missing_is_named() -> None:

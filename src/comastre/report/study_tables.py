@@ -84,8 +84,9 @@ def study_tables(study: StudyFound, convention: str) -> list[StudyTable]:
     finished run."""
     scale = f", scale {study.scale}" if study.scale else ""
     what = f"{study.title}{scale}"
+    kind = "mIoU" if study.metric == "all" else "average recall (AR) of proposals, and mIoU of all classes,"
     tables = [
-        _scores(study, convention, "scores", f"{what}: mIoU in percent, convention {convention}", metrics_of(study))
+        _scores(study, convention, "scores", f"{what}: {kind} in percent, convention {convention}", metrics_of(study))
     ]
     if proposals := proposal_metrics(study):
         title = f"{what}: average recall (AR) of proposals in percent"
