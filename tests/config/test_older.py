@@ -77,6 +77,7 @@ AS_THEN: dict[str, Any] = {
     "classification": {"unlabelled_negatives": False},
     "distillation": {"class_scores": "softmax"},
     "weights": {"score_kd": 5.0, "mask_kd": 5.0, "position_kd": 5.0},
+    "training": {"later_learning_rate": 3.0e-3},
 }
 
 

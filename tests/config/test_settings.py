@@ -240,8 +240,16 @@ def test_there_is_one_fine_tuning_baseline(preset: str) -> None:
     """The same wherever it is asked for: with nothing that remembers, and what all methods of the family share."""
     ours, plain = load_config(preset), load_config(preset, {"method": "finetune"})
     assert ours.method_settings.optimiser.later_backbone_factor == 0.1
+    assert plain.method_settings.optimiser.later_learning_rate == plain.method_settings.optimiser.learning_rate
     changed = [str(each) for each in differences(ours, plain)]
-    assert changed == ["method: comastre -> finetune", "comastre.optimiser.later_backbone_factor: 0.1 -> None"]
+    # A lower rate remembers, too; own queries of the exact method, beside which nothing moves, need none.
+    assert changed == [
+        "method: comastre -> finetune",
+        "comastre.optimiser.later_learning_rate: 0.001 -> 0.003",
+        "comastre.optimiser.later_backbone_factor: 0.1 -> None",
+    ]
+    exact = load_config(preset, {"method": "comastre-exact"}).method_settings.optimiser
+    assert exact.later_learning_rate == 0.003
 
 
 @pytest.mark.parametrize("preset", ["shapes-6-2", "voc-15-5-cpu"])

@@ -16,4 +16,5 @@ EXACT = replace(
     implementation="comastre.methods.exact.method:exact",
     teaches=frozenset({"comastre"}),
     taught_at_once_by=None,  # that is itself
+    presets=("comastre.methods.comastre.presets", "comastre.methods.exact.presets"),
 )

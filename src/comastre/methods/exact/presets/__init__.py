@@ -1,0 +1,1 @@
+"""What the exact method lays over CoMasTRe's part of the presets."""
