@@ -20,6 +20,9 @@ def test_what_is_trained_again_replaces_and_the_rest_stays_in_the_studys_order()
     last = {(run.row, run.seed): run.steps[-1].scores["paper"].all for run in found.runs}
     assert last == {("first", 0): 12, ("first", 1): 11, ("second", 0): 20, ("third", 0): 30, ("third", 1): 31}
     assert found.seeds == (0, 1) and not left_out
+    # In whichever order the parts came, the file is the same.
+    in_order = [("first", 0), ("second", 0), ("third", 0), ("first", 1), ("third", 1)]
+    assert [(run.row, run.seed) for run in found.runs] == in_order
 
 
 def test_a_row_or_setting_that_means_something_else_now_is_left_out() -> None:
