@@ -96,7 +96,7 @@ def order_words(study: StudyFound, setting: SettingFound, convention: str) -> li
     words = []
     for verdict, what in (
         ("beyond", f"Class orders differ by more than seeds do ({ORDER_RULE})"),
-        ("within", f"Class orders differ no more than seeds do ({ORDER_RULE})"),
+        ("within", f"Class orders do not differ visibly more than seeds do ({ORDER_RULE})"),
     ):
         rows = [
             f"{row} ({groups.between:.1f} between orders, {groups.within:.1f} within one)"
