@@ -105,6 +105,7 @@ def test_fine_tuning_differs_in_what_remembers_only(tmp_path: Path) -> None:
     ours, plain = contenders(tmp_path, {"seed": 3}, paper=False)
     assert [str(each) for each in differences(ours.config, plain.config)] == [
         "method: comastre -> finetune",
+        "comastre.optimiser.later_learning_rate: 0.001 -> 0.003",
         "comastre.optimiser.later_backbone_factor: 0.1 -> None",
     ]
 
