@@ -24,12 +24,11 @@ from comastre.report.study_numbers import (
     differences,
     mask_totals,
     metrics_of,
-    order_title,
     proposal_metrics,
     rivals_of,
     step_cells,
 )
-from comastre.report.study_tables import order_cells
+from comastre.report.study_tables import order_cells, order_columns
 from comastre.report.study_words import (
     RULE,
     agreement_words,
@@ -104,7 +103,7 @@ def _setting(study: StudyFound, setting: SettingFound, convention: str) -> dict[
             (each.row, each.other): each.difference for each in differences(study, setting, metric, convention)
         },
         "orders": [(row, order_cells(groups)) for row, groups in by_order(study, setting, metric, convention).items()],
-        "order_heads": [*map(order_title, study.orders), "between orders", "within an order"],
+        "order_columns": order_columns(study),
         "order_words": order_words(study, setting, convention),
         "agreements": {each.row: each for each in agreements(study, setting, metric, convention)},
         "conventions": [(name, _plain(value)) for name, value in setting.conventions.items()],

@@ -124,10 +124,14 @@ def _orders(study: StudyFound, convention: str, what: str) -> StudyTable:
     lines = [
         Line(row.name, tuple(cell for each in found for cell in order_cells(each[row.name]))) for row in study.rows
     ]
-    columns = (*map(order_title, study.orders), "between orders", "within an order")
-    blocks = tuple(Block(setting.label, columns) for setting in study.settings)
+    blocks = tuple(Block(setting.label, order_columns(study)) for setting in study.settings)
     title = f"{what}: {TITLES[metric]} by class order in percent, and the standard deviation of orders and of seeds"
     return StudyTable("orders", title, "row", blocks, tuple(lines))
+
+
+def order_columns(study: StudyFound) -> tuple[str, ...]:
+    """Heads of `order_cells`."""
+    return (*map(order_title, study.orders), "between orders", "within an order")
 
 
 def order_cells(groups: Groups) -> tuple[Cell, ...]:

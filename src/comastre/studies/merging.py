@@ -38,20 +38,21 @@ def with_earlier(found: StudyFound, earlier: StudyFound, study: Study) -> tuple[
         label: setting for label, setting in their_settings.items() if any(run.setting == label for run in kept)
     } | settings
     alike, unlike = shared_fields(_fields_of(earlier, rows) | _fields_of(found, rows), list(rows))
-    in_order, places = _in_order(rows, study.all_rows), _in_order(settings, study.all_settings)
-    # Sorted, so that a file that grows part by part changes only where it has grown.
-    names, labels = [row.name for row in in_order], [setting.label for setting in places]
-    runs = sorted(
-        (*found.runs, *kept),
-        key=lambda run: (run.order, run.seed, labels.index(run.setting), names.index(run.row)),
-    )
+    all_rows, all_settings = _in_order(rows, study.all_rows), _in_order(settings, study.all_settings)
+    names, labels = list(map(_row_name, all_rows)), list(map(_label, all_settings))
     merged = replace(
         found,
-        rows=tuple(in_order),
-        settings=tuple(places),
+        rows=tuple(all_rows),
+        settings=tuple(all_settings),
         seeds=tuple(sorted({*found.seeds, *(run.seed for run in kept)})),
         orders=tuple(sorted({*found.orders, *(run.order for run in kept)})),
-        runs=tuple(runs),
+        # Sorted, so that a file that grows part by part changes only where it has grown.
+        runs=tuple(
+            sorted(
+                (*found.runs, *kept),
+                key=lambda run: (run.order, run.seed, labels.index(run.setting), names.index(run.row)),
+            )
+        ),
         alike=alike,
         unlike=unlike,
         environment=_machines(found.environment, earlier.environment),
