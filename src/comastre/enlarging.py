@@ -120,13 +120,13 @@ def _bands(source: int, frame: tuple[int, int], result: int, length: int, like: 
 
 
 def _weights(source: int, result: int, like: Tensor) -> Tensor | None:
-    """(result, source) on the host: what linear interpolation takes of each row, as PyTorch's own says.
+    """As `linear_weights`; None where nothing is resized."""
+    return None if source == result else linear_weights(source, result, like.dtype)
 
-    None where nothing is resized.
-    """
-    if source == result:
-        return None
-    one_each = torch.eye(source, dtype=like.dtype)
+
+def linear_weights(source: int, result: int, dtype: torch.dtype) -> Tensor:
+    """(result, source) on the host: what linear interpolation takes of each row, as PyTorch's own says."""
+    one_each = torch.eye(source, dtype=dtype)
     return F.interpolate(one_each[None], size=result, mode="linear", align_corners=False)[0].T
 
 

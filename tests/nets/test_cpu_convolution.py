@@ -73,6 +73,34 @@ def relative(found: Tensor, expected: Tensor) -> float:
 def test_result_and_gradients_are_those_of_conv2d(
     kernel: tuple[int, int], stride: int, padding: int, groups: int, side: int, with_bias: bool
 ) -> None:
+    check_against_conv2d(kernel, stride, padding, 1, groups, side, with_bias)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "side"),
+    [
+        ((5, 5), 1, 4, 2, 14),
+        ((5, 5), 1, 4, 2, 9),
+        ((3, 3), 1, 2, 2, 14),
+        ((3, 3), 1, 3, 3, 10),
+        ((5, 5), 1, 0, 2, 11),
+        ((5, 5), 1, 2, 2, 10),
+        ((3, 3), 1, 6, 2, 6),  # wider than its kernel asks for
+        ((5, 5), 1, 3, 2, 10),  # a padding that is not whole in every second pixel
+        ((5, 5), 2, 4, 2, 12),
+    ],
+)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_dilated_depthwise_convolutions_are_those_of_conv2d(
+    kernel: tuple[int, int], stride: int, padding: int, dilation: int, side: int, with_bias: bool
+) -> None:
+    check_against_conv2d(kernel, stride, padding, dilation, 8, side, with_bias)
+
+
+def check_against_conv2d(
+    kernel: tuple[int, int], stride: int, padding: int, dilation: int, groups: int, side: int, with_bias: bool
+) -> None:
+    """Result and all gradients."""
     torch.manual_seed(0)
     maps = torch.randn(3, 8, side, side + 1).contiguous(memory_format=torch.channels_last).requires_grad_()
     weight = torch.randn(8 if groups == 8 else 5, 8 // groups, *kernel, requires_grad=True)
@@ -80,7 +108,7 @@ def test_result_and_gradients_are_those_of_conv2d(
     inputs = [each for each in (maps, weight, bias) if each is not None]
 
     def both(function: Callable[..., Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        out = function(maps, weight, bias, (stride, stride), (padding, padding), (1, 1), groups)
+        out = function(maps, weight, bias, (stride, stride), (padding, padding), (dilation, dilation), groups)
         return out, torch.autograd.grad((out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum(), inputs)
 
     (found, of_found), (expected, of_expected) = both(convolve), both(F.conv2d)

@@ -6,11 +6,12 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from comastre.config.sections import BackboneConfig
 from comastre.errors import UserError
 from comastre.nets.backbone import Backbone
-from comastre.nets.deeplab import DeepLab, ImagePooling, Pyramid
+from comastre.nets.deeplab import DeepLab, ImagePooling, Pyramid, resize
 from comastre.nets.stage_taps import Tap
 
 TINY = BackboneConfig(name="test_resnet", weights="none")
@@ -146,3 +147,17 @@ def test_a_single_image_and_a_backbone_without_dilation_are_refused_in_a_sentenc
         a_model().train()(images[:1])
     with pytest.raises(UserError, match="'densenet121' cannot give features at stride 16"):
         Backbone(BackboneConfig(name="densenet121", weights="none"), 16)
+
+
+@pytest.mark.parametrize("size", [(14, 18), (33, 20), (5, 40), (4, 5), (7, 9)])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_resized_maps_are_those_of_interpolation(size, autocast):
+    maps = torch.randn(2, 3, 7, 9, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    weights = torch.linspace(-1, 1, size[0] * size[1]).view(size)
+    with torch.inference_mode():
+        resize(maps, size)  # what it keeps for the next time must do for a gradient
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found, expected = resize(maps, size), F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+    torch.testing.assert_close(found, expected)
+    ours, theirs = (torch.autograd.grad((each * weights).sum(), maps)[0] for each in (found, expected))
+    torch.testing.assert_close(ours, theirs)

@@ -31,10 +31,10 @@ def unbiased_cross_entropy(logits: Tensor, labels: Tensor, num_old: int) -> Tens
 
     `num_old` counts the background.
     """
-    log_p = torch.log_softmax(logits, dim=1)
-    any_old = torch.logsumexp(log_p[:, :num_old], dim=1, keepdim=True)  # (B, 1, H, W)
-    log_p = torch.cat([any_old, log_p[:, 1:]], dim=1)
-    return mean_over(F.nll_loss(log_p, labels, ignore_index=IGNORE, reduction="none"), labels != IGNORE)
+    old, _ = logits.split([num_old, logits.shape[1] - num_old], dim=1)
+    more = old.logsumexp(dim=1) - old[:, 0]  # (B, H, W): log of any old class's p over the background's
+    per_pixel = pixel_cross_entropy(logits, labels) - more * (labels == 0)
+    return mean_over(per_pixel, labels != IGNORE)
 
 
 def unbiased_distillation(logits: Tensor, old_logits: Tensor, labels: Tensor) -> Tensor:
@@ -43,8 +43,10 @@ def unbiased_distillation(logits: Tensor, old_logits: Tensor, labels: Tensor) ->
     Divided by K_old, as in MiB; mean over the pixels that are not ignored.
     """
     num_old = old_logits.shape[1]
-    log_p = torch.log_softmax(logits, dim=1)
-    background = torch.logsumexp(torch.cat([log_p[:, :1], log_p[:, num_old:]], dim=1), dim=1, keepdim=True)
-    folded = torch.cat([background, log_p[:, 1:num_old]], dim=1)  # (B, K_old, H, W)
-    per_pixel = -(old_logits.softmax(dim=1) * folded).mean(dim=1)  # (B, H, W)
+    background, old, new = logits.split([1, num_old - 1, logits.shape[1] - num_old], dim=1)
+    folded = torch.cat([background, new], dim=1).logsumexp(dim=1)  # (B, H, W)
+    q = old_logits.softmax(dim=1)
+    # Of logits in place of their log-probabilities, which are all smaller by one number: q sums to 1.
+    expected = q[:, 0] * folded + (q[:, 1:] * old).sum(dim=1)
+    per_pixel = (logits.logsumexp(dim=1) - expected) / num_old
     return mean_over(per_pixel, labels != IGNORE)

@@ -1,8 +1,9 @@
 """Convolutions that on a CPU take a way of their own: the same sums, in another order.
 
 With one thread PyTorch leaves kernels of one pixel to an older way than oneDNN's, and their gradients are products of
-matrices whose rows are pixels. And of a depthwise kernel wider than three pixels oneDNN finds the gradient up to ten
-times slower than of its columns three by three.
+matrices whose rows are pixels. Of a depthwise kernel wider than three pixels oneDNN finds the gradient up to ten times
+slower than of its columns three by three, and a dilated one's gradients up to fifty times slower than others: that of
+the maps is a convolution again, and that of the kernel is found on maps of every second (third, ..) pixel.
 """
 
 from __future__ import annotations
@@ -30,9 +31,18 @@ def convolve(
             return _Pointwise.apply(maps, weight, bias)
         return torch.ops.aten.mkldnn_convolution(maps, weight, bias, (0, 0), (1, 1), (1, 1), 1)
     one_by_one = groups == maps.shape[1] == weight.shape[0]
-    if one_by_one and weight.requires_grad and dilation == (1, 1) and _NARROW < weight.shape[3] < 2 * _NARROW:
-        return _Depthwise.apply(maps, weight, bias, stride, padding)
+    if one_by_one and weight.requires_grad and _has_slow_gradients(weight, stride, padding, dilation):
+        return _Depthwise.apply(maps, weight, bias, stride, padding, dilation)
     return F.conv2d(maps, weight, bias, stride, padding, dilation, groups)
+
+
+def _has_slow_gradients(weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> bool:
+    """Of a depthwise convolution in oneDNN, and in a form that `_Depthwise` knows."""
+    width = weight.shape[3]
+    slow = width > _NARROW if dilation == (1, 1) else stride == (1, 1)
+    sides = zip(padding, weight.shape[2:], dilation, strict=True)
+    usual = all(pad % step == 0 and pad <= step * (side - 1) for pad, side, step in sides)
+    return slow and usual and width < 2 * _NARROW
 
 
 def _in_full_precision(maps: Tensor) -> bool:
@@ -76,13 +86,15 @@ class _Pointwise(Function):
 
 
 class _Depthwise(Function):
-    """A convolution of every channel with a kernel of its own, 4 or 5 pixels wide."""
+    """A convolution of every channel with a kernel of its own, at most 5 pixels wide; a dilated one has stride 1."""
 
     @staticmethod
-    def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+    def forward(
+        ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, dilation: Pair
+    ) -> Tensor:
         ctx.save_for_backward(maps, weight)
-        ctx.stride, ctx.padding = stride, padding
-        return F.conv2d(maps, weight, bias, stride, padding, 1, len(weight))
+        ctx.stride, ctx.padding, ctx.dilation = stride, padding, dilation
+        return F.conv2d(maps, weight, bias, stride, padding, dilation, len(weight))
 
     @staticmethod
     @once_differentiable
@@ -91,17 +103,52 @@ class _Depthwise(Function):
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         of_maps = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_maps = _backward(gradient, maps, weight, ctx.stride, ctx.padding, 0)
+            of_maps = _of_maps(gradient, maps, weight, ctx.stride, ctx.padding, ctx.dilation)
         if ctx.needs_input_grad[1]:
-            of_weight = _of_kernel(gradient, maps, weight, ctx.stride, ctx.padding)
+            padding = ctx.padding
+            if ctx.dilation != (1, 1):
+                maps, gradient, padding = _undilated(gradient, maps, weight, padding, ctx.dilation)
+            of_weight = _of_kernel(gradient, maps, weight, ctx.stride, padding)
         if ctx.needs_input_grad[2]:
             of_bias = _as_rows(gradient).sum(0)
-        return of_maps, of_weight, of_bias, None, None
+        return of_maps, of_weight, of_bias, None, None, None
+
+
+def _of_maps(gradient: Tensor, maps: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """The gradient of a depthwise convolution's maps: at stride 1 it is their convolution with the turned kernel."""
+    if stride != (1, 1):
+        return _backward(gradient, maps, weight, stride, padding, 0)
+    reach = [step * (side - 1) - pad for step, side, pad in zip(dilation, weight.shape[2:], padding, strict=True)]
+    return F.conv2d(gradient, weight.flip(2, 3), None, 1, reach, dilation, len(weight))
+
+
+def _undilated(
+    gradient: Tensor, maps: Tensor, weight: Tensor, padding: Pair, dilation: Pair
+) -> tuple[Tensor, Tensor, Pair]:
+    """Maps, gradient and padding of a convolution without dilation whose kernel has the same gradient.
+
+    Its maps are those of every `dilation`-th pixel, all of them behind each other as images of one batch.
+    """
+    height, width = (-(-side // step) for side, step in zip(maps.shape[2:], dilation, strict=True))
+    inner = (padding[0] // dilation[0], padding[1] // dilation[1])
+    outcome = (height + 2 * inner[0] - weight.shape[2] + 1, width + 2 * inner[1] - weight.shape[3] + 1)
+    return _every(maps, dilation, (height, width)), _every(gradient, dilation, outcome), inner
+
+
+def _every(maps: Tensor, steps: Pair, sides: Pair) -> Tensor:
+    """Maps (B, c, h, w) -> (steps * B, c, sides): of every so many pixels, with 0 behind the maps' ends."""
+    across, down = steps[1] * sides[1] - maps.shape[3], steps[0] * sides[0] - maps.shape[2]
+    if across or down:
+        maps = F.pad(maps, (0, across, 0, down))
+    pixels = maps.permute(0, 2, 3, 1).unflatten(2, (sides[1], steps[1])).unflatten(1, (sides[0], steps[0]))
+    return pixels.permute(2, 4, 0, 1, 3, 5).flatten(0, 2).permute(0, 3, 1, 2)  # pixels: (B, h, down, w, across, c)
 
 
 def _of_kernel(gradient: Tensor, maps: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """The gradient of a depthwise kernel (c, 1, kh, kw): that of its first three columns and of its last three."""
     width = weight.shape[3]
+    if width <= _NARROW:
+        return _backward(gradient, maps, weight, stride, padding, 1)
     wide = F.pad(maps, (padding[1], padding[1])) if padding[1] else maps
     seen = (gradient.shape[3] - 1) * stride[1] + _NARROW  # columns that a kernel of three meets on its way
     parts = []
