@@ -5,6 +5,7 @@ import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ import comastre
 from comastre.bundle import store
 from comastre.cli.main import dispatch
 from comastre.errors import UserError
-from comastre.evaluation.disagreement import ClassAgreement, Disagreement
+from comastre.evaluation.disagreement import ClassAgreement, Disagreement, misnamed
 from comastre.evaluation.results import ClassErrors
-from comastre.learning import final_words
+from comastre.learning import comparing, final_words
 from comastre.learning.gate import ClassChange, Decision, decide, read_keep, worst
 from comastre.learning.verdict import ClassVerdict, Place, judge, nothing_learned
 
@@ -63,6 +64,49 @@ def test_an_image_counts_as_kept_where_a_class_stays_in_its_place():
     assert Disagreement(("background", "cat")).of(1).kept is None
 
 
+def test_a_name_that_mostly_stood_for_another_object_is_no_old_object_in_that_image():
+    before, truth = np.zeros((10, 10), int), np.zeros((10, 10), int)
+    before[:, :3], before[:, 3:6], before[:, 6:] = 1, 2, 3
+    truth[:5, :3] = 7  # half of what is called 1
+    truth[:9, 3:6], truth[9, 5] = 255, 7  # of what is told of 2, a third
+    wrong = misnamed(before, (truth > 4) & (truth != 255), truth != 255)
+    assert (wrong == (before == 1)).all()
+    truth[9, 4] = 7
+    assert (misnamed(before, (truth > 4) & (truth != 255), truth != 255) == (before < 3)).all()
+    assert not misnamed(before, np.zeros((10, 10), bool), truth == 255).any()
+    assert not misnamed(np.zeros((10, 10), int), truth > 4, truth != 255).any()
+
+
+def test_a_lesson_may_take_back_what_spilled_over_a_new_object(tmp_path, monkeypatch):
+    """The old model calls trains buses, and a little beside them: that no bus is left there is no loss of buses."""
+    bus = np.zeros((20, 20), np.uint8)
+    bus[5:15, 5:18], bus[0, :6] = 1, 1  # the train, three columns more, and a shred elsewhere
+    train = np.where(bus == 1, 2, 0).astype(np.uint8)
+    truth = np.zeros((20, 20), np.uint8)
+    truth[5:15, 5:15] = 2
+    other = np.where(truth == 2, 1, 0).astype(np.uint8)  # a bus in truth, in an image without a train
+    lesson = SimpleNamespace(background="nothing", stream_names=("bus", "train"), roles=SimpleNamespace(old=("bus",)))
+    images = {"train": (bus, train, truth), "bus": (other, other, np.zeros_like(truth))}
+    for number, name in enumerate(images):
+        (tmp_path / comparing.FOLDER).mkdir(exist_ok=True)
+        comparing.write_whole(tmp_path / comparing.FOLDER / f"{number:04d}.png", comparing._png(images[name][0]))
+    monkeypatch.setattr(comparing, "seen", lambda _: [comparing.Sight(name, 0) for name in images])
+    look = comparing.Comparison(tmp_path, lesson, None, None)
+    monkeypatch.setattr(look.__class__, "_dataset", lambda _: None)
+    monkeypatch.setattr(
+        look.__class__,
+        "_read_again",
+        lambda _, __, sight: (sight.name, images[sight.name][2] <= 1, images[sight.name][2]),
+    )
+    monkeypatch.setattr(look.__class__, "_labels", lambda _, model, image: model[image])
+    monkeypatch.setattr(comparing, "_keep_shown", lambda *_: None)
+    counts, _ = look.look_after({name: after for name, (_, after, _) in images.items()})
+    found = counts.of(1)
+    assert (found.images, found.pixels, found.kept_share) == (1, 100, 100.0)
+    counts, _ = look.look_after({name: np.full((20, 20), 2, np.uint8) for name in images})  # every bus is a train now
+    assert counts.of(1).kept_share == 0.0
+
+
 # --- the decision ----------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +151,10 @@ def test_pixels_decide_without_scores():
     together = decide([changes[2], changes[3]], False, None)  # rare classes count together
     assert together.kept == 0.0 and together.refused
     assert "all together, each in fewer than 5 images" in final_words.kept_sentence(together)
+    one_large_object = [changes[2], ClassChange("small", False, agreement=agreement("small", 10, 9, images=3))]
+    assert decide(one_large_object, False, None).kept == pytest.approx((1 * 0 + 3 * 90) / 4)
+    specks = ClassChange("speck", False, agreement=agreement("speck", 5, 0, images=0))
+    assert decide([specks], False, None).measure == "nothing"
     nothing = decide([changes[3]], False, 95.0)
     assert nothing.measure == "nothing" and not nothing.refused
     assert "not measured" in final_words.kept_sentence(nothing)

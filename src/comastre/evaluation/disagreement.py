@@ -14,6 +14,8 @@ SPECK = 0.001
 """Of an image's pixels: a class that a model sees on fewer is not counted as seen there."""
 SAME = 0.5
 """IoU from which on two models see a class in the same place."""
+MOSTLY = 0.5
+"""Share of what a model calls a class in an image, from which on it is something else that carries its name."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,19 @@ class ClassAgreement:
     def kept_share(self) -> float | None:
         """Percent of its pixels that kept their name."""
         return 100.0 * self.kept_pixels / self.pixels if self.pixels else None
+
+
+def misnamed(labels: np.ndarray, others: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Where a model gives a class's name (labels, 0 background) to what mostly is another object in this image.
+
+    That object has been named by somebody at `others`, and what is there is told at `known`; all are (H, W).
+    """
+    size = int(labels.max()) + 1
+    on_others = np.bincount(labels[others & known], minlength=size)
+    told = np.bincount(labels[known], minlength=size)
+    wrong = (on_others > 0) & (on_others >= MOSTLY * told)
+    wrong[0] = False
+    return np.asarray(wrong[labels])
 
 
 class Disagreement:

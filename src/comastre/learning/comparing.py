@@ -26,7 +26,7 @@ from comastre.data.images import read_image
 from comastre.data.shown import shown
 from comastre.documents import json_bytes, read_json
 from comastre.errors import UserError
-from comastre.evaluation.disagreement import Disagreement
+from comastre.evaluation.disagreement import Disagreement, misnamed
 from comastre.evaluation.examples import photograph, small_size
 from comastre.evaluation.image_progress import ImageProgress
 from comastre.evaluation.seeing import see
@@ -135,7 +135,9 @@ class Comparison:
                     continue
                 image, counted, truth = read
                 before, after = read_labels(folder / f"{number:04d}.png"), self._labels(model, image)
-                if truth is not None:
+                if truth is not None and counted is not None:
+                    # What is left of a name that the old model gave to a new object is no old object either.
+                    counted &= ~misnamed(before, truth > len(self.lesson.roles.old), truth != IGNORE)
                     # What the data labels as an old class, the new model may correct.
                     before = np.where((truth > 0) & (truth == after), after, before)
                 differs = counts.add(before, after, counted)

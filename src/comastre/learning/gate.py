@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Literal
 
 from comastre.errors import UserError
@@ -53,6 +54,12 @@ class ClassChange:
     def scored_on_old(self) -> bool:
         """Whether data of old classes gave it a score, before and after."""
         return self.shown > 0 and self.before is not None and self.after is not None
+
+    @property
+    def judged_alone(self) -> bool:
+        """Whether enough images show the class, by labels or by what the old model sees, to tell its fate."""
+        seen = self.agreement.images if self.agreement is not None else 0
+        return max(seen, self.shown if self.scored_on_old else 0) >= FEWEST_IMAGES
 
     @property
     def kept_pixels(self) -> float | None:
@@ -106,12 +113,13 @@ def _by_pixels(old: Sequence[ClassChange], keep: float | None) -> Decision:
     asked = PIXELS_KEPT if keep is None else keep
     found = [change.agreement for change in old if change.agreement is not None and change.agreement.pixels]
     often = [each for each in found if each.images >= FEWEST_IMAGES]
-    shares = [each.kept_share for each in often if each.kept_share is not None]
     kept = None
-    if shares:
-        kept = sum(shares) / len(shares)
-    elif found:  # each class is rare: together they still say something
-        kept = 100.0 * sum(each.kept_pixels for each in found) / sum(each.pixels for each in found)
+    if often:
+        kept = fmean(each.kept_share or 0.0 for each in often)
+    elif sightings := sum(each.images for each in found):
+        # Each class is rare, and together they still say something: every image in which one is seen says as much, so
+        # that one large object does not decide.
+        kept = sum(each.images * (each.kept_share or 0.0) for each in found) / sightings
     judged = {each.name: each.kept_share for each in often}
     counted = len(often), len(found)
     return Decision("pixels" if kept is not None else "nothing", kept, asked, _lost(judged, asked), counted)
