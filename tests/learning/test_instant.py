@@ -13,9 +13,10 @@ import comastre
 from comastre.bundle import history, store
 from comastre.cli.main import dispatch
 from comastre.errors import UserError
+from comastre.evaluation.disagreement import ClassAgreement
 from comastre.learning import directory
 from comastre.learning.choosing import Standing, instant_is_better
-from comastre.learning.gate import Decision
+from comastre.learning.gate import ClassChange, Decision
 from comastre.learning.measuring import _largest_change
 from comastre.learning.verdict import ClassVerdict
 from comastre.report.lesson_write import render
@@ -59,6 +60,11 @@ GOOD = Standing(True, False, 50.0, 95.0)
         (Standing(False, False, 40.0, 80.0), Standing(False, False, 30.0, 85.0), True, "new classes 40.0"),
         (Standing(True, False, 50.0, None), Standing(True, False, 40.0, None), True, "new classes 50.0, against"),
         (Standing(True, False, None, 99.0), Standing(True, False, None, 70.0), False, "no image was left to score"),
+        # Training that may have lost what no image shows: only one look is known to have moved nothing old.
+        (GOOD, Standing(True, False, 99.0, 99.0, (2, 5)), True, "what training did to 3 of 5 old classes cannot be"),
+        (GOOD, Standing(True, False, 99.0, 99.0, (3, 6)), False, "new classes 99.0"),
+        (Standing(True, True, 5.0, 99.0), Standing(True, False, 50.0, 99.0, (1, 6)), False, "learned nothing"),
+        (Standing(False, False, 50.0, 50.0), Standing(True, False, 50.0, 99.0, (1, 6)), False, "forgot too much"),
     ],
 )
 def test_which_of_two_is_handed_over(instant, trained, better, why):
@@ -75,6 +81,11 @@ def test_what_counts_is_the_mean_of_new_classes_and_what_the_gate_measured():
     refused = Standing.of([ClassVerdict("a", 5.0)], Decision("pixels", 97.0, 60.0, ("dog",)))
     assert refused == Standing(False, True, 5.0, 80.0)
     assert Standing.of([], Decision("nothing", None, 60.0, ())) == Standing(True, False, None, None)
+    seen = [ClassAgreement(name, images, 0, 9, 9, (), 0) for name, images in (("a", 5), ("b", 4))]
+    changes = [ClassChange(each.name, False, agreement=each) for each in seen]
+    changes += [ClassChange("c", False, 60.0, 50.0, "old", 5), ClassChange("d", False, 60.0, 50.0, "new", 0)]
+    changes += [ClassChange("new", True, after=50.0, agreement=seen[0])]
+    assert Standing.of([], Decision("nothing", None, 60.0, ()), changes).judged == (2, 4)
 
 
 # --- two models in one lesson ----------------------------------------------------------------------------------------

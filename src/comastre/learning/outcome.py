@@ -91,7 +91,7 @@ class Ending:
 
     def standing(self, outcome: Outcome) -> Standing:
         """What counts of a model in the choice between two."""
-        return Standing.of(self.verdicts(outcome), self.decision(outcome))
+        return Standing.of(self.verdicts(outcome), self.decision(outcome), self.changes(outcome))
 
     def verdicts(self, outcome: Outcome) -> tuple[ClassVerdict, ...]:
         model, lesson = self.place(self.decision(outcome).refused), self.plan.lesson
