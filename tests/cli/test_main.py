@@ -79,6 +79,15 @@ def test_errors_are_one_line_with_the_right_exit_code(
     assert done.out == ""
 
 
+def test_help_breaks_its_lines_where_the_screen_ends_not_where_the_source_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    help_of_learn = " ".join(run(capsys, "learn", "--help").out.replace("│", " ").split())
+    assert "or what COCO, YOLO, Label Studio" in help_of_learn
+    lines = [line.strip(" │") for line in run(capsys, "learn", "--help").out.splitlines()]
+    assert not {"YOLO,", "their"} & set(lines)
+
+
 def test_no_arguments_shows_help_as_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     done = run(capsys)
     assert done.code == 2

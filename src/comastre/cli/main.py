@@ -269,6 +269,7 @@ def _parse(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable
     def call_later(*args: Any, **kwargs: Any) -> Any:
         return functools.partial(verb, *args, **kwargs)
 
+    verb.__doc__ = _flowing(inspect.getdoc(verb) or "")  # which tyro reads of what is wrapped
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -277,6 +278,11 @@ def _parse(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable
         if not stop.code:
             raise
         raise UsageError(f"{_unframed(complaint.getvalue())}; see `comastre {name} --help`") from None
+
+
+def _flowing(text: str) -> str:
+    """A docstring whose arguments have a line each: tyro would break theirs where the source does."""
+    return re.sub(r"\n {8}(?=\S)", " ", text)
 
 
 def _unframed(text: str) -> str:
