@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,16 +134,22 @@ def model(request: pytest.FixtureRequest) -> Segmenter:
     return built.eval()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
 @pytest.mark.parametrize("view", [UNWRITTEN, ViewConfig(short_side=(64,)), ViewConfig(short_side=(48, 80))], ids=str)
-def test_alone_and_in_any_batch_an_image_has_the_same_labels(model: Segmenter, view: ViewConfig) -> None:
-    images = smooth_images()
+def test_alone_and_in_any_batch_an_image_has_the_same_labels(
+    model: Segmenter, view: ViewConfig, dtype: torch.dtype
+) -> None:
+    model, images = copy.deepcopy(model).to(dtype), smooth_images()
     alone = [see(model.segment, [image], view)[0] for image in images]
     assert sum(len(each.segments) for each in alone) > len(images)
+    # Products of matrices round by their size, on some CPUs: in single precision a pixel between two segments may fall
+    # to either.
+    moved = 0 if dtype == torch.float64 else 1
     for order in (range(8), (7, 3, 0, 6, 5, 1, 2, 4)):
         together = see(model.segment, [images[index] for index in order], view)
         for index, found in zip(order, together, strict=True):
-            assert torch.equal(found.label_map, alone[index].label_map)
-            assert torch.equal(found.segment_map, alone[index].segment_map)
+            assert (found.label_map != alone[index].label_map).sum() <= moved
+            assert (found.segment_map != alone[index].segment_map).sum() <= moved
             scores = [each.score for each in alone[index].segments]
             assert [each.score for each in found.segments] == pytest.approx(scores, abs=1e-5)
 

@@ -75,19 +75,24 @@ def test_every_layer_equals_mask2former(pair: tuple[torch.nn.Module, Segmenter],
     reference, ours = pair
     images = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        # In double precision: a mask that guides attention ends at 0, and where rounding moves a logit over it all that
-        # follows changes. In single precision the reference itself is 0.016 off for one of these images.
+        # In double precision, both: a mask that guides attention ends at 0, and where rounding moves a logit over it all
+        # that follows changes. In single precision the reference itself is 0.016 off for one of these images.
         exact = copy.deepcopy(reference).double()
         expected = exact(ours.backbone.normalise(images, None).double(), output_hidden_states=True)
-        stage_one = ours.propose(images)
+        stage_one, single = copy.deepcopy(ours).double().propose(images.double()), ours.propose(images)
 
-    for level, theirs in zip(stage_one.pixels.levels, expected.pixel_decoder_hidden_states, strict=True):
+    pairs = zip(stage_one.pixels.levels, single.pixels.levels, expected.pixel_decoder_hidden_states, strict=True)
+    for level, in_single, theirs in pairs:
         assert (level - theirs).abs().max() < 1e-4
-    assert (stage_one.pixels.mask_features - expected.pixel_decoder_last_hidden_state).abs().max() < 1e-4
-    assert len(stage_one.layers) == len(expected.masks_queries_logits)
+        assert (in_single - theirs).abs().max() < 1e-4
+    for pixels in (stage_one.pixels, single.pixels):
+        assert (pixels.mask_features - expected.pixel_decoder_last_hidden_state).abs().max() < 1e-4
+    assert len(stage_one.layers) == len(single.layers) == len(expected.masks_queries_logits)
     for layer, theirs in zip(stage_one.layers, expected.masks_queries_logits, strict=True):
         assert layer.mask_logits.std() > 0.1  # there is something to compare
         assert (layer.mask_logits - theirs).abs().max() < 1e-4
+    # Nothing has guided attention before the first layer's masks.
+    assert (single.layers[0].mask_logits - expected.masks_queries_logits[0]).abs().max() < 1e-4
 
 
 def test_fast_inference_path_equals_every_layer_path(pair: tuple[torch.nn.Module, Segmenter]) -> None:
