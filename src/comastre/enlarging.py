@@ -94,7 +94,7 @@ class Enlarged:
         maps = self.maps[:, rows.source, columns.source]
         maps = maps if chosen is None else maps[chosen]
         with torch.autocast(maps.device.type, enabled=False):  # products would fall to half precision
-            # A product for each map, not one of all their rows: how that rounds would depend on which maps are asked for.
+            # A product for each map, not one of all their rows: its rounding would depend on which maps are chosen.
             across = columns.weights.T.expand(len(maps), -1, -1)
             return (rows.weights @ maps).bmm(across)
 

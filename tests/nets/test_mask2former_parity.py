@@ -75,8 +75,8 @@ def test_every_layer_equals_mask2former(pair: tuple[torch.nn.Module, Segmenter],
     reference, ours = pair
     images = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        # In double precision, both: a mask that guides attention ends at 0, and where rounding moves a logit over it all
-        # that follows changes. In single precision the reference itself is 0.016 off for one of these images.
+        # In double precision, both: a mask that guides attention ends at 0, and where rounding moves a logit over it
+        # all that follows changes. In single precision the reference itself is 0.016 off for one of these images.
         exact = copy.deepcopy(reference).double()
         expected = exact(ours.backbone.normalise(images, None).double(), output_hidden_states=True)
         stage_one, single = copy.deepcopy(ours).double().propose(images.double()), ours.propose(images)
