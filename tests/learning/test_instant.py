@@ -15,7 +15,7 @@ from comastre.cli.main import dispatch
 from comastre.errors import UserError
 from comastre.evaluation.disagreement import ClassAgreement
 from comastre.learning import directory
-from comastre.learning.choosing import Standing, instant_is_better
+from comastre.learning.choosing import Choice, Standing, choose_of_two
 from comastre.learning.gate import ClassChange, Decision
 from comastre.learning.measuring import _largest_change
 from comastre.learning.verdict import ClassVerdict
@@ -68,8 +68,11 @@ GOOD = Standing(True, False, 50.0, 95.0)
     ],
 )
 def test_which_of_two_is_handed_over(instant, trained, better, why):
-    found, said = instant_is_better(instant, trained)
-    assert found is better and why in said
+    found = choose_of_two(instant, trained)
+    assert found.instant is better and why in found.why
+    assert found.untold is ("what training did" in why)
+    if replace(instant, judged=trained.judged).settles:  # said before it trains
+        assert found.instant
 
 
 def test_what_counts_is_the_mean_of_new_classes_and_what_the_gate_measured():
@@ -101,7 +104,7 @@ def both(tiny_bundle, hearts, tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("comastre.learning.beginning.time_iterations", lambda *_: 2.0)
             patch.setattr(
-                "comastre.learning.outcome.instant_is_better", lambda *_, better=better: (better, "it was asked")
+                "comastre.learning.outcome.choose_of_two", lambda *_, better=better: Choice(better, "it was asked")
             )
             lessons[name] = teach(root / "old", hearts, root / name)
     return root, lessons
@@ -128,6 +131,33 @@ def test_a_finished_lesson_tells_its_choice_again(both, hearts, monkeypatch):
     monkeypatch.setattr("comastre.learning.learn.run", None)
     again, said = teach(root / "old", hearts, root / "instant")
     assert again.scores == lessons["instant"][0].scores and again.chosen == "instant" and "handed over " in said
+
+
+def test_a_trained_model_that_nobody_could_judge_is_kept_until_it_can_be(both, hearts, tmp_path, monkeypatch):
+    root, _ = both
+    out, aside = tmp_path / "new", tmp_path / "new.training" / "trained"
+    with monkeypatch.context() as patch:
+        patch.setattr("comastre.learning.choosing.ENOUGH_JUDGED", 2.0)  # as if these images showed no old class
+        patch.setattr("comastre.learning.choosing.nothing_learned", lambda _: False)
+        learned, said = teach(root / "old", hearts, out)
+    said = " ".join(said.split())
+    asked = "of 3 old classes cannot be told by these images"
+    assert said.index(f"the training what it does to {said.split(f' {asked}')[0].split()[-1]} {asked}: this model") > 0
+    assert (learned.chosen, learned.aside) == ("instant", aside) and f"{asked} trained model kept in {aside}" in said
+    assert store.load(out).description.method == "comastre-exact"
+    assert store.load(aside).description.method == "comastre" and store.load(aside).classes.names[-1] == "heart"
+
+    # Shown more images, the same command compares both, and leaves what was handed over where it is.
+    before = history.digest(out)
+    more = small.write_folder(tmp_path / "more", small.samples_with(("star",), 3), ("star",)) / "images"
+    monkeypatch.setattr("comastre.learning.learn.run", None)
+    for better, asked in ((False, f"it was first; the one in {aside} is better by now: so"), (True, "so")):
+        monkeypatch.setattr("comastre.learning.again.choose_of_two", lambda *_, better=better: Choice(better, "so"))
+        again, said = teach(root / "old", hearts, out, unlabelled=more)
+        assert "nothing is trained" in said and (again.chosen, again.why, again.aside) == ("instant", asked, aside)
+        shutil.rmtree(more.parent)
+        more = small.write_folder(tmp_path / "most", small.samples_with(("ring",), 4), ("ring",)) / "images"
+    assert history.digest(out) == before
 
 
 def test_the_model_before_an_instant_lesson_comes_back_bit_for_bit(both, tmp_path):
@@ -160,7 +190,7 @@ def test_an_instant_lesson_goes_on_elsewhere_as_its_refusal_says(both, hearts, t
 
 def test_killed_anywhere_it_ends_with_the_same_model(both, hearts, tmp_path, monkeypatch):
     root, lessons = both
-    monkeypatch.setattr("comastre.learning.outcome.instant_is_better", lambda *_: (True, "it was asked"))
+    monkeypatch.setattr("comastre.learning.outcome.choose_of_two", lambda *_: Choice(True, "it was asked"))
     for moment in ("instant.measure", "learn.run", "outcome.instant.take_pictures"):
         out = tmp_path / moment
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

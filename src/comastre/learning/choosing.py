@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from comastre.learning.gate import ClassChange, Decision
 from comastre.learning.verdict import ClassVerdict, nothing_learned
@@ -52,6 +53,17 @@ class Standing:
         return self.judged[0] < ENOUGH_JUDGED * self.judged[1]
 
     @property
+    def settles(self) -> bool:
+        """Whether an instant model that stands so is handed over whatever training gives."""
+        return self.passes and not self.failed and self.blind
+
+    @property
+    def untold(self) -> str:
+        """Of which old classes nobody can tell what training did to them."""
+        judged, old = self.judged
+        return f"{old - judged} of {old} old classes"
+
+    @property
     def points(self) -> float:
         return (self.new or 0.0) + (self.kept or 0.0)
 
@@ -62,22 +74,31 @@ class Standing:
         return " + ".join(parts) if len(parts) < 2 else f"{' + '.join(parts)} = {self.points:.1f}"
 
 
-def instant_is_better(instant: Standing, trained: Standing) -> tuple[bool, str]:
-    """Whether the model of one look is handed over, and why, in a sentence."""
+class Choice(NamedTuple):
+    """Which of two models is handed over."""
+
+    instant: bool
+    """Whether it is the one of one look."""
+    why: str
+    """In a sentence."""
+    untold: bool = False
+    """Whether it is so only because nobody could tell what training did."""
+
+
+def choose_of_two(instant: Standing, trained: Standing) -> Choice:
+    """Which of two models is handed over, and why."""
     for good, bad, which in ((instant, trained, True), (trained, instant, False)):
         other = "the trained one" if which else "the instant one"
         if good.passes and not bad.passes:
-            return which, f"{other} forgot too much for the gate"
+            return Choice(which, f"{other} forgot too much for the gate")
         if good.passes == bad.passes and bad.failed and not good.failed:
-            return which, f"{other} learned nothing"
+            return Choice(which, f"{other} learned nothing")
     if trained.blind:
-        few, old = trained.judged
-        return True, (
-            f"one look moves nothing old, and what training did to {old - few} of {old} old classes cannot be told by "
-            "these images; it can with --fresh and --unlabelled FOLDER, or --old-val DATA, of images that show them"
-        )
+        why = f"one look moves nothing old, and what training did to {trained.untold} cannot be told by these images"
+        return Choice(True, why, untold=True)
     if instant.new is None or trained.new is None:
-        return False, "no image was left to score the new classes on; give --val DATA that shows them, to choose by it"
+        why = "no image was left to score the new classes on; give --val DATA that shows them, to choose by it"
+        return Choice(False, why)
     if instant.points > trained.points:
-        return True, f"{instant.words}, against {trained.words} of the trained one"
-    return False, f"{trained.words}, against {instant.words} of the instant one"
+        return Choice(True, f"{instant.words}, against {trained.words} of the trained one")
+    return Choice(False, f"{trained.words}, against {instant.words} of the instant one")

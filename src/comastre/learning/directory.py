@@ -24,7 +24,7 @@ from comastre.training.start import Start
 
 PLAN = "plan.json"
 OUTCOME = "outcome.json"
-_TRAINING, _INSTANT = ".training", "instant"
+_TRAINING, _INSTANT, _TRAINED = ".training", "instant", "trained"
 
 
 def training_folder(out: Path) -> Path:
@@ -193,6 +193,11 @@ def new_bundle(work: Path, lesson: Lesson) -> Path:
 def instant_folder(work: Path) -> Path:
     """Where the model is that learned by one look, before the training."""
     return work / _INSTANT
+
+
+def trained_folder(work: Path) -> Path:
+    """Where the trained model is kept, if the instant one was handed over for want of images to compare them on."""
+    return work / _TRAINED
 
 
 def tidy(work: Path) -> None:

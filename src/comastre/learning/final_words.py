@@ -75,6 +75,18 @@ def choice_lines(chosen: str, why: str) -> list[tuple[str, str]]:
     return [("handed over", f"{names[chosen]}: {why}")] if chosen in names else []
 
 
+def kept_lines(work: Path, aside: Path | None) -> list[tuple[str, str]]:
+    """What else is there: the folder of the training, and a trained model that was kept `aside`."""
+    if aside is None:
+        return [("logs", f"settings and logs of the training are in {work}, which can be deleted")]
+    text = (
+        f"kept in {aside}; the same command with --unlabelled FOLDER or --old-val DATA, of images that show old "
+        "classes, compares the two without training again"
+    )
+    logs = f"settings and logs of the training, and the trained model, are in {work}, which can be deleted"
+    return [("trained model", text), ("logs", logs)]
+
+
 def guarantee_line(largest_change: float, compared: int) -> tuple[str, str]:
     """What was measured of an exact guarantee."""
     images = f"{compared} {'image' if compared == 1 else 'images'}"

@@ -107,5 +107,13 @@ def _words(ending: Ending, outcome: Outcome, place: Path) -> str:
     decision, verdicts = ending.decision(outcome), ending.verdicts(outcome)
     lines = [("instant", f"one look at each of {ending.plan.amounts.images} images; nothing was trained")]
     lines += final_words.verdict_lines(verdicts, ending.changes(outcome), decision, advise=False)
+    standing = ending.standing(outcome)
+    if standing.settles:
+        text = (
+            f"what it does to {standing.untold} cannot be told by these images: this model will be handed over, and "
+            "the trained one kept if the gate lets it pass; --unlabelled FOLDER or --old-val DATA, of images that show "
+            "old classes, lets it count, --instant leaves it out"
+        )
+        lines.append(("the training", text))
     lines.append(("to use meanwhile", str(place)))
     return table(lines, indent=0)

@@ -57,6 +57,8 @@ class Learned:
     """Of any old score on these images, where an exact guarantee was asked for."""
     trained: bool = True
     """Whether anything was trained; False after one look alone."""
+    aside: Path | None = None
+    """The trained model, where the instant one was handed over because nobody could tell what training had done."""
 
     @property
     def model(self) -> Model:

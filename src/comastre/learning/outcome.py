@@ -16,7 +16,7 @@ from comastre.config.run import RunConfig
 from comastre.errors import UserError
 from comastre.evaluation.results import StepResult
 from comastre.learning import directory, final_words, instant
-from comastre.learning.choosing import Standing, instant_is_better
+from comastre.learning.choosing import Standing, choose_of_two
 from comastre.learning.gate import ClassChange, Decision, decide
 from comastre.learning.learned import Learned, Outcome, outcome_of
 from comastre.learning.lesson import mean_score
@@ -136,11 +136,13 @@ def finish(
     )
     first = instant.given(work, lesson)
     if first is not None:
-        better, why = instant_is_better(ending.standing(first[0]), ending.standing(outcome))
-        if better:
+        choice = choose_of_two(ending.standing(first[0]), ending.standing(outcome))
+        if choice.untold:
+            write_marked(ending, outcome, store.load(folder), directory.trained_folder(work), overwrite=True)
+        if choice.instant:
             outcome, folder = first
             instant.take_pictures(work)
-        outcome = replace(outcome, chosen="instant" if better else "trained", why=why)
+        outcome = replace(outcome, chosen="instant" if choice.instant else "trained", why=choice.why)
     grown = store.load(folder)
     if ending.guarantee:
         old = store.load(directory.old_bundle(work)).model
@@ -174,7 +176,12 @@ def _old_before(ending: Ending, config: RunConfig, decided: Mapping[str, Any]) -
 
 
 def _deliver(ending: Ending, outcome: Outcome, grown: store.Bundle, overwrite: bool = False) -> None:
-    """Write the bundle to where the gate lets it go, marked with what was found."""
+    """Write the bundle to where the gate lets it go."""
+    write_marked(ending, outcome, grown, ending.place(ending.decision(outcome).refused), overwrite)
+
+
+def write_marked(ending: Ending, outcome: Outcome, grown: store.Bundle, folder: Path, overwrite: bool = False) -> None:
+    """Write the bundle, marked with what was found, and the way back to the model before it."""
     decision, roles = ending.decision(outcome), ending.plan.lesson.roles
     classes = grown.classes
     if ending.plan.old_data is not None:
@@ -185,7 +192,7 @@ def _deliver(ending: Ending, outcome: Outcome, grown: store.Bundle, overwrite: b
     scores = {**last.scores, **{name: outcome.scores.get(name) for name in roles.names if name in last.scores}}
     marked = last.model_copy(update={"status": ending.status(outcome), "note": note, "scores": scores})
     classes = classes.model_copy(update={"lineage": (*earlier, marked)})
-    place = store.save(replace(grown, classes=classes), ending.place(decision.refused), overwrite=overwrite)
+    place = store.save(replace(grown, classes=classes), folder, overwrite=overwrite)
     if ending.origin is not None:
         keep_difference(place, ending.origin)
 
@@ -221,7 +228,8 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
     if outcome.largest_change is not None:
         lines.append(final_words.guarantee_line(outcome.largest_change, outcome.compared))
     old_val = ending.plan.old_data is not None
-    lines.append(("logs", f"settings and logs of the training are in {work}, which can be deleted"))
+    aside = directory.trained_folder(work) if directory.is_there(directory.trained_folder(work)) else None
+    lines += final_words.kept_lines(work, aside)
     lines += final_words.last_lines(
         place, out, len(classes.names), verdicts, decision, old_val, ending.plan.lesson.practises, ending.trained
     )
@@ -242,6 +250,7 @@ def told(ending: Ending, outcome: Outcome) -> Learned:
         outcome.why,
         outcome.largest_change,
         ending.trained,
+        aside,
     )
 
 
