@@ -32,6 +32,7 @@ def test_all_tables_are_there() -> None:
 @pytest.mark.parametrize("name", built_in_names())
 def test_every_row_resolves_at_every_scale(name: str, scale: str) -> None:
     made = planned(name, scale)
+    assert (made.study.name, made.study.scale) == (name, scale)
     assert len({run.name for run in made.runs}) == len(made.runs)
     assert not any("," in row.name for row in made.study.rows)  # --rows has commas between names
     for run in made.runs:

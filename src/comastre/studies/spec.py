@@ -241,10 +241,10 @@ def _resolved(spec: StudySpec, name: str, origin: str, scale: str | None, folder
         if scale not in spec.scales:
             raise UserError(f"{origin} has no scale {scale!r}: choose {known}")
     for row in spec.rows:
-        for name in row.scales or ():
-            if name not in spec.scales:
+        for its_scale in row.scales or ():
+            if its_scale not in spec.scales:
                 raise UserError(
-                    f"{origin}, row {row.name}: there is no scale {name!r}: "
+                    f"{origin}, row {row.name}: there is no scale {its_scale!r}: "
                     + (f"choose of {', '.join(spec.scales)}" if spec.scales else "leave out `scales`")
                 )
     own = spec.scales.get(scale or "", ScaleSpec())
