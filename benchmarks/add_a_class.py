@@ -7,11 +7,12 @@
 
 Rows are those of the table that a vendor of detectors published for boxes. Each lesson has the same few training images
 that show its class, labelled for it alone, and every row that trains the same number of iterations; rows with old
-images get labelled ones of the old classes beside them. Every lesson meets the gate of `learn`, with its defaults. The
-row `joint` is what could be had: one model of each seed that learned all 20 classes at once, from all training images;
-it is given, not trained here. Models are scored on val.txt, where objects that nobody taught are background. Stopped,
-the same command goes on with the cells that are missing; of `--part 1/2` and `--part 2/2`, in two processes, each takes
-half of them.
+images get labelled ones of the old classes beside them. Every lesson meets the gate of `learn`, with its defaults.
+`learn` makes two models and hands over one of them: the trained one, where it is kept aside, is the row
+`learn --no-instant`, which is trained again only where it is not. The row `joint` is what could be had: one model of
+each seed that learned all 20 classes at once, from all training images; it is given, not trained here. Models are
+scored on val.txt, where objects that nobody taught are background. Stopped, the same command goes on with the cells
+that are missing; of `--part 1/2` and `--part 2/2`, in two processes, each takes half of them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 import comastre
@@ -38,9 +40,11 @@ from comastre.data.sources import parse_source
 from comastre.evaluation.scoring import Options, score
 from comastre.files import write_whole
 from comastre.prediction.model import load
-from lesson_tables import BASE, CLASSES, IMAGES, PARTS, Key, read_cells
+from comastre.training.environment import environment
+from lesson_tables import BASE, CLASSES, IMAGES, MACHINE, PARTS, Key, read_cells
 
 FEWER = {"pottedplant": (10, 20), "sheep": (10, 20)}
+TRAINED = "learn --no-instant"
 FINETUNE = {"settings": {"method": "finetune"}}
 
 
@@ -62,6 +66,7 @@ ROWS = {
     "learn --instant": Row({"instant": True}, trains=False),
     "learn --guarantee exact": Row({"guarantee": "exact"}, trains=False),
     "learn": Row(),
+    TRAINED: Row({"instant": False}),
     "fine-tuning": Row(FINETUNE),
     "fine-tuning, classifier rebuilt": Row(FINETUNE, rebuilt=True),
     "fine-tuning, 100 old images": Row(FINETUNE, old_images=100),
@@ -72,16 +77,19 @@ ROWS = {
 
 def cells(seeds: Sequence[int], rows: Sequence[str]) -> Iterator[Key]:
     """Those that take seconds first, then seed by seed and class by class, so that a stopped benchmark has whole
-    lines; then fewer images, and at the end what is given, since it may still be in training."""
+    lines; then fewer images, what `learn` may have given by then, and at the end what may still be in training."""
     quick = [row for row in rows if not ROWS[row].trains and not ROWS[row].joint]
-    long = [row for row in rows if ROWS[row].trains]
+    long = [row for row in rows if ROWS[row].trains and row != TRAINED]
     for some in (quick, long):
         for seed in seeds:
             yield from (Key(row, name, IMAGES, seed) for name in CLASSES for row in some)
     learned = [row for row in rows if row.startswith("learn")]
+    for some in ([row for row in learned if row != TRAINED], [row for row in learned if row == TRAINED]):
+        for seed in seeds:
+            for name, counts in FEWER.items():
+                yield from (Key(row, name, count, seed) for count in counts for row in some)
     for seed in seeds:
-        for name, counts in FEWER.items():
-            yield from (Key(row, name, count, seed) for count in counts for row in learned)
+        yield from (Key(row, name, IMAGES, seed) for name in CLASSES for row in rows if row == TRAINED)
     for seed in seeds:
         yield from (Key(row, name, IMAGES, seed) for name in CLASSES for row in rows if ROWS[row].joint)
 
@@ -155,7 +163,13 @@ class Table:
     def __init__(self, out: Path, part: str) -> None:
         self.file = out / f"cells-{part.replace('/', '-of-')}.json"
         self.own: dict[str, Any] = read_cells([self.file] if self.file.exists() else [])
-        self.known = read_cells(sorted(out.glob("cells*.json")))
+        found = environment(torch.device("cpu"), 1)
+        self.own[MACHINE] = {name: found[name] for name in ("comastre", "torch", "device", "cores")}
+        self.known = self.own
+
+    def look(self) -> None:
+        """What other processes know by now is known here, too."""
+        self.known = read_cells(sorted(self.file.parent.glob("cells*.json"))) | self.own
 
     def add(self, key: str, found: Mapping[str, Any]) -> None:
         self.own[key] = self.known[key] = found
@@ -196,10 +210,16 @@ def lesson(cell: Key, given: argparse.Namespace, training: Dataset, validation: 
         grown = learned.path
         said = {"chosen": learned.chosen, "refused": learned.refused, "largest_change": learned.largest_change}
     seconds = time.process_time() - began
-    found = scores_of(grown, test)
-    after = mean_of(found, old_names)
-    outcome = {"new": found.get(cell.name, 0.0), "old": after, "kept": 100 * after / before, "seconds": seconds}
-    table.add(str(cell), {**outcome, **said, "per_class": found})
+
+    def add(row: str, bundle: Path, seconds: float, **said: object) -> None:
+        found = scores_of(bundle, test)
+        after = mean_of(found, old_names)
+        outcome = {"new": found.get(cell.name, 0.0), "old": after, "kept": 100 * after / before, "seconds": seconds}
+        table.add(str(cell._replace(row=row)), {**outcome, **said, "per_class": found})
+
+    add(cell.row, grown, seconds, **said)
+    if cell.row == "learn" and learned.aside is not None:  # the same training, which the gate let pass
+        add(TRAINED, learned.aside, 0.0, chosen="trained", refused=False)
 
 
 def main() -> None:
@@ -223,9 +243,11 @@ def main() -> None:
         if not ROWS[cell.row].joint or cell.seed < len(given.joint)
     ]
     for cell in wanted[number - 1 :: parts]:
+        table.look()
         if str(cell) not in table.known:
             lesson(cell, given, training, validation, table)
         print(f"{cell}: { ({k: v for k, v in table.known[str(cell)].items() if k != 'per_class'}) }", flush=True)
+    table.look()
     for part in PARTS.values():
         print(f"\n{part(table.known)}", end="")
 

@@ -1,6 +1,7 @@
 """The tables of `add_a_class.py`, from its cells alone: it prints them, and docs/benchmark_tables.py writes them.
 
-A cell is what one lesson gave, under `ROW | CLASS | IMAGES | SEED`; `base | CLASS | SEED` is the model before it.
+A cell is what one lesson gave, under `ROW | CLASS | IMAGES | SEED`; `base | CLASS | SEED` is the model before it, and
+`machine` is what all of them were trained on.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any, NamedTuple
 CLASSES = ("pottedplant", "sheep", "sofa", "train", "tvmonitor")
 IMAGES = 40
 """Of most lessons."""
-BASE = "base"
+BASE, MACHINE = "base", "machine"
 ROWS = (
     "learn",
     "learn --instant",
+    "learn --no-instant",
     "learn --guarantee exact",
     "fine-tuning",
     "fine-tuning, classifier rebuilt",
@@ -52,7 +54,7 @@ def _lessons(known: Mapping[str, Any]) -> dict[Key, Mapping[str, Any]]:
     found = {}
     for text, cell in known.items():
         row, *rest = text.split(" | ")
-        if row != BASE:
+        if row not in (BASE, MACHINE):
             name, images, seed = rest
             found[Key(row, name, int(images), int(seed))] = cell
     return found
@@ -113,7 +115,7 @@ def classes_table(known: Mapping[str, Any]) -> str:
 
 
 def facts(known: Mapping[str, Any]) -> str:
-    """How long the lessons took, and which model `learn` handed over."""
+    """How long the lessons took, on what, and which model `learn` handed over."""
     lessons = _lessons(known)
     hours = sum(cell["seconds"] for cell in lessons.values()) / 3600
     chosen = [cell["chosen"] for key, cell in lessons.items() if key.row == "learn"]
@@ -124,6 +126,8 @@ def facts(known: Mapping[str, Any]) -> str:
         sentences.append(f"`learn` handed over the trained model in {trained} lessons, else the instant one.")
     if changes:
         sentences.append(f"Largest change of any old score under the guarantee, in all lessons: {max(changes):g}.")
+    if MACHINE in known:
+        sentences.append("; ".join(f"{name} {value}" for name, value in known[MACHINE].items()) + ".")
     return " ".join(sentences) + "\n"
 
 
