@@ -88,6 +88,24 @@ def test_help_breaks_its_lines_where_the_screen_ends_not_where_the_source_does(
     assert not {"YOLO,", "their"} & set(lines)
 
 
+@pytest.mark.parametrize("width", [60, 100])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_help_fits_the_screen_and_says_no_default_that_says_nothing(width: int, encoding: str) -> None:
+    environment = {**os.environ, "COLUMNS": str(width), "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "comastre", "learn", "--help"]
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True).stdout.decode(encoding)
+    usage, first, *others = shown.split("\n\n")
+    assert usage == "usage: comastre learn [-h] [OPTIONS] MODEL"
+    told = (
+        "Teach a model the new classes of your own data, without its old images and without forgetting its old classes."
+    )
+    assert " ".join(first.split()) == told
+    assert max(map(len, shown.splitlines())) <= width
+    assert all(line.strip(" │") for line in others[-1].splitlines())
+    assert "--old-val DATA" in others[-1] and "(required)" in others[-1]
+    assert "None" not in shown and "default: False" not in shown
+
+
 def test_no_arguments_shows_help_as_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     done = run(capsys)
     assert done.code == 2

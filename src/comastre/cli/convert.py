@@ -17,8 +17,8 @@ def convert(
     images: tyro.conf.Positional[Images],
     /,
     out: Annotated[Path, tyro.conf.arg(metavar="NEW_MODEL")],
-    minutes: float | None = None,
-    iterations: int | None = None,
+    minutes: Annotated[float | None, tyro.conf.arg(metavar="MINUTES")] = None,
+    iterations: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
     fresh: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     overrides: tyro.conf.Suppress[Mapping[str, Any] | None] = None,
 ) -> int:

@@ -17,7 +17,7 @@ def evaluate(
     data: Annotated[str, tyro.conf.arg(metavar="DATA")],
     map: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     out: Annotated[Path | None, tyro.conf.arg(metavar="JSON")] = None,
-    split: Literal["train", "val", "all"] | None = None,
+    split: Annotated[Literal["train", "val", "all"] | None, tyro.conf.arg(metavar="train|val|all")] = None,
     masks: Literal["semantic", "instance"] = "semantic",
     device: str = "cpu",
     precision: Literal["32-true", "bf16-mixed"] = "32-true",

@@ -17,7 +17,9 @@ def import_model(
     source: tyro.conf.Positional[Source],
     /,
     out: Out,
-    head: Literal["semantic", "panoptic", "instance"] | None = None,
+    head: Annotated[
+        Literal["semantic", "panoptic", "instance"] | None, tyro.conf.arg(metavar="semantic|panoptic|instance")
+    ] = None,
     stuff: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="CLASS")] = None,
 ) -> int:
     """Turn a public Mask2Former of transformers into a model bundle, with all its classes.

@@ -41,6 +41,7 @@ from comastre.cli.pretrain import pretrain
 from comastre.cli.report import report
 from comastre.cli.train import train
 from comastre.cli.undo import undo
+from comastre.cli.verb_help import on_this_screen, readable
 from comastre.config.methods import DEFAULT, find
 from comastre.config.overrides import UsageError, config_fields, named_method, split_overrides
 from comastre.config.settings import read_settings
@@ -265,24 +266,18 @@ def _meant_method(name: str, rest: Sequence[str]) -> str | None:
 def _parse(verb: Callable[..., int], name: str, rest: Sequence[str]) -> Callable[..., int]:
     """The call with the arguments that tyro reads; its framed complaint becomes one sentence."""
 
-    @functools.wraps(verb)
     def call_later(*args: Any, **kwargs: Any) -> Any:
         return functools.partial(verb, *args, **kwargs)
 
-    verb.__doc__ = _flowing(inspect.getdoc(verb) or "")  # which tyro reads of what is wrapped
+    asked = any(argument in HELP for argument in rest)
     complaint = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(call_later, args=list(rest), prog=f"comastre {name}")
+        with contextlib.redirect_stderr(complaint), on_this_screen() if asked else contextlib.nullcontext():
+            return tyro.cli(readable(verb, call_later), args=list(rest), prog=f"comastre {name}")
     except SystemExit as stop:
         if not stop.code:
             raise
         raise UsageError(f"{_unframed(complaint.getvalue())}; see `comastre {name} --help`") from None
-
-
-def _flowing(text: str) -> str:
-    """A docstring whose arguments have a line each: tyro would break theirs where the source does."""
-    return re.sub(r"\n {8}(?=\S)", " ", text)
 
 
 def _unframed(text: str) -> str:
