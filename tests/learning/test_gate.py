@@ -160,6 +160,29 @@ def test_pixels_decide_without_scores():
     assert "not measured" in final_words.kept_sentence(nothing)
 
 
+def rare(*kept):
+    """Old classes that the old model sees in one image each, and what they keep in percent."""
+    return [
+        ClassChange(f"class {k}", False, agreement=agreement("", 100, each, images=1)) for k, each in enumerate(kept)
+    ]
+
+
+def test_a_few_images_refuse_a_model_only_where_chance_cannot_have_done_it():
+    # As of photographs of sheep: a cow and a horse became sheep, a motorbike and four persons did not.
+    few = decide(rare(0, 0, 100, 73, 73, 73, 73), False, None)
+    assert few.kept == pytest.approx(56.0) and not few.refused and few.doubted
+    assert "56 % of the pixels" in final_words.kept_sentence(few) and "it may be 70 %" in final_words.kept_sentence(few)
+    many = decide(rare(*(0, 0, 100, 73, 73, 73, 73) * 40), False, None)
+    assert many.kept == few.kept and many.refused and not many.doubted
+    assert decide(rare(0, 0, 100, 73, 73, 73, 73), False, 60.0).refused  # who says how much gets no less
+    # The mean and deviation of a Beta distribution, by sampling it.
+    share = np.random.default_rng(0).beta(1 + 7 * 0.56, 1 + 7 * 0.44, 1_000_000)
+    assert few.kept + few.doubt == pytest.approx(100 * (share.mean() + share.std()), abs=0.1)
+    # What is lost everywhere is refused, be it seen once.
+    assert all(decide(rare(*[0] * count), False, None).refused for count in (1, 2, 5))
+    assert not any(decide(rare(*[100] * count), False, 95.0).refused for count in (1, 2, 5))
+
+
 def test_old_classes_without_a_score_are_judged_by_their_pixels():
     """Data of old classes that labels one of them only must not switch the gate off for the others."""
     disk = ClassChange("disk", False, 60.0, 60.0, "x", 50, agreement("disk", 1000, 1000, images=50))

@@ -113,6 +113,9 @@ def kept_sentence(decision: Decision) -> str:
     kept = f"{decision.kept:.0f} % {what}"
     if decision.asked == 0:
         return f"{kept}; the gate is off (--keep 0)"
+    if decision.doubted:
+        most = f"{decision.kept + decision.doubt:.0f} %"
+        return f"{kept}; by so few it may be {most}, and {decision.asked:g} % are asked (--keep): not refused for that"
     if not decision.refused:
         return f"{kept}, at least the {decision.asked:g} % that are asked (--keep)"
     gone = f"; less than half of that is left of {shortened(decision.lost)}" if decision.lost else ""

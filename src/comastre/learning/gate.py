@@ -83,12 +83,20 @@ class Decision:
     """By scores: what the pixels say of the old classes that have no score; None where they say nothing."""
     unknown: bool = False
     """Whether there is data of old classes, on which the old model scores 0 throughout."""
+    doubt: float = 0.0
+    """Points that may be missing by chance, where every class is seen in a few images only and nobody said how much
+    must be kept."""
 
     @property
     def refused(self) -> bool:
         if self.unscored is not None and self.unscored.refused:
             return True
-        return self.asked > 0 and (bool(self.lost) or (self.kept is not None and self.kept < self.asked))
+        return self.asked > 0 and (bool(self.lost) or (self.kept is not None and self.kept + self.doubt < self.asked))
+
+    @property
+    def doubted(self) -> bool:
+        """Whether less than what is asked was found, by too few images to refuse the model for it."""
+        return not self.refused and self.kept is not None and self.kept < self.asked
 
 
 def decide(changes: Sequence[ClassChange], scored_on_old: bool, keep: float | None) -> Decision:
@@ -113,16 +121,26 @@ def _by_pixels(old: Sequence[ClassChange], keep: float | None) -> Decision:
     asked = PIXELS_KEPT if keep is None else keep
     found = [change.agreement for change in old if change.agreement is not None and change.agreement.pixels]
     often = [each for each in found if each.images >= FEWEST_IMAGES]
-    kept = None
+    kept, doubt = None, 0.0
     if often:
         kept = fmean(each.kept_share or 0.0 for each in often)
     elif sightings := sum(each.images for each in found):
         # Each class is rare, and together they still say something: every image in which one is seen says as much, so
         # that one large object does not decide.
         kept = sum(each.images * (each.kept_share or 0.0) for each in found) / sightings
+        doubt = _by_chance(kept, sightings) if keep is None else 0.0
     judged = {each.name: each.kept_share for each in often}
-    counted = len(often), len(found)
-    return Decision("pixels" if kept is not None else "nothing", kept, asked, _lost(judged, asked), counted)
+    measure: Literal["pixels", "nothing"] = "pixels" if kept is not None else "nothing"
+    return Decision(measure, kept, asked, _lost(judged, asked), (len(often), len(found)), doubt=doubt)
+
+
+def _by_chance(percent: float, images: int) -> float:
+    """Points by which a percentage of so few images may be too low.
+
+    Of all shares that could have given it, none likelier than another before: their mean and one standard deviation.
+    """
+    mean = (images * percent / 100 + 1) / (images + 2)  # of the Beta distribution that is left
+    return max(0.0, 100 * (mean + math.sqrt(mean * (1 - mean) / (images + 3))) - percent)
 
 
 def worst(changes: Sequence[ClassChange], decision: Decision) -> ClassChange | None:
