@@ -232,6 +232,27 @@ def test_one_look_alone_changes_no_old_score(hearts, tmp_path, capsys, pytestcon
     assert all(torch.equal(new.scores(images)[name], tensor) for name, tensor in old.scores(images).items())
 
 
+def test_queries_of_its_own_may_be_trained_for_a_lesson_under_the_guarantee(tiny_bundle, hearts, tmp_path):
+    own = {"training": {"batch_size": 2}, "comastre": {"own_queries": {"number": 2}}}
+    learned, said = teach(tiny_bundle, hearts, tmp_path / "new", guarantee="exact", settings=own)
+    assert learned.trained and learned.largest_change == 0.0
+    assert "the largest change of any old score on 8 images is 0" in said
+    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_bundle, learned.path))
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    words = ["learn", tiny_bundle, "--data", hearts, "--guarantee=exact", "--own_queries.number", 2, "--iterations", 1]
+    words += ["--training.batch_size", 2, "--keep", 0, "--out", tmp_path / "said"]
+    assert dispatch([str(word) for word in words]) < 2
+    assert (tmp_path / "said/model.safetensors").read_bytes() == (learned.path / "model.safetensors").read_bytes()
+    more = small.write_folder(tmp_path / "arrows", small.samples_with(("arrow",), 4), ("arrow",))
+    again, _ = teach(learned.path, more, tmp_path / "again", guarantee="exact")
+    assert again.trained and again.largest_change == 0.0 and again.classes.tasks == (*learned.classes.tasks, 1)
+    with pytest.raises(UserError, match="--instant trains nothing, but queries of its own"):
+        teach(learned.path, more, tmp_path / "looked", instant=True, iterations=None)
+    # What a model has is not changed by a lesson.
+    with pytest.raises(UserError, match="own_queries cannot be set for a lesson: give another model"):
+        teach(learned.path, hearts, tmp_path / "newer", settings=own)
+
+
 def test_a_guarantee_that_does_not_hold_hands_nothing_over(tiny_bundle, hearts, tmp_path, monkeypatch):
     teach(tiny_bundle, hearts, tmp_path / "look", iterations=None, instant=True)
     with pytest.raises(UserError, match="exists already"):  # nothing was measured there

@@ -258,7 +258,8 @@ def _meant_method(name: str, rest: Sequence[str]) -> str | None:
             if not isinstance(described, dict) or "method" not in described:
                 return None
             spec = find(described["method"])
-            return spec.learns_on_as or spec.name
+            at_once = any(argument.partition("=")[0] in ("--instant", "--guarantee") for argument in rest)
+            return (spec.taught_at_once_by if at_once else None) or spec.learns_on_as or spec.name
         return str(read_settings(source)["method"])
     return None
 

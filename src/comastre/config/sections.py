@@ -163,6 +163,8 @@ class MethodConfig(Section):
 
     model_sections: ClassVar[tuple[str, ...]] = ()
     """Fields of the section that decide what the model is; the others say how it learns."""
+    added_sections: ClassVar[tuple[str, ...]] = ()
+    """Of these, what a model of another method lacks that this one takes over: a lesson of it may choose."""
     unwritten: ClassVar[Mapping[str, Any]] = {}
     """What bundles of before a field was there mean by its absence, where that is not the default."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comastre.bundle import store
+from comastre.config import methods
 from comastre.config.run import RunConfig
 from comastre.errors import UserError
 from comastre.evaluation.results import StepResult
@@ -94,11 +95,12 @@ def take_pictures(work: Path) -> None:
 
 def at_once(starting: StartingModel, what: str) -> StartingModel:
     """The model as it is taught by one look; `what` asks for it."""
-    if starting.description.settings.learns_at_once(1):
+    own = starting.description.method
+    if own in {spec.taught_at_once_by for spec in methods.methods().values()}:
         return starting
     other = starting.taught_at_once()
     if other is None:
-        kind = "a new model" if starting.bundle is None else f"a model of the method {starting.description.method}"
+        kind = "a new model" if starting.bundle is None else f"a model of the method {own}"
         raise UserError(f"{what} is for models of the method comastre and not for {kind}: leave it away")
     return other
 

@@ -126,6 +126,11 @@ def learn(
     if lesson.practises and (instant or guarantee):
         raise UserError("nothing in the data is new to the model, and one look practises nothing: leave --instant away")
     first = instant_of(starting, plan, settings) if instant is None else None
+    if instant and not learns_at_once(config, plan.amounts):
+        raise UserError(
+            "--instant trains nothing, but queries of its own (own_queries.number) are trained in every lesson: leave "
+            "--instant away, or give --guarantee exact in its place"
+        )
     if learns_at_once(config, plan.amounts) and (minutes is not None or iterations is not None):
         given = "--minutes" if minutes is not None else "--iterations"
         other = "" if instant or guarantee else "; --continue trains the last lesson of a model that was taught so"

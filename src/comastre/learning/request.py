@@ -80,8 +80,9 @@ def check_settings(settings: Mapping[str, Any], starting: StartingModel) -> None
     if starting.known is None:  # a new model may be of any shape
         del decided["size"], decided["backbone"]
     else:
-        # How it predicts may change, what it is may not.
-        shape = (name for name in spec.config.model_sections if name != "inference")
+        # How it predicts may change, what it is may not; what a method adds that takes it over is up to the lesson.
+        added = spec.config.added_sections if starting.taken_over else ()
+        shape = (name for name in spec.config.model_sections if name not in ("inference", *added))
         decided |= {f"{spec.section_name}.{name}": "another model" for name in shape}
     refuse_decided(settings, {field: f"give {instead} instead" for field, instead in decided.items()}, "a lesson")
 

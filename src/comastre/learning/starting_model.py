@@ -42,6 +42,11 @@ class StartingModel:
         """Its classes."""
         return None if self.bundle is None else self.bundle.classes
 
+    @property
+    def taken_over(self) -> bool:
+        """Whether another method made it than the one that teaches it from now on."""
+        return self.bundle is not None and self.bundle.description.method != self.description.method
+
     def sha256(self) -> str | None:
         """Of its bundle, by which a model that learns on says where it comes from; None for a new model."""
         if self.bundle is None:

@@ -40,6 +40,8 @@ class ExactConfig(ComastreConfig):
 
     model_sections: ClassVar[tuple[str, ...]] = (*ComastreConfig.model_sections, "statistics", "own_queries")
 
+    added_sections: ClassVar[tuple[str, ...]] = ("own_queries",)
+
     inference: ExactInferenceConfig = ExactInferenceConfig()
     statistics: StatisticsConfig = StatisticsConfig()
     own_queries: OwnQueriesConfig = OwnQueriesConfig()
