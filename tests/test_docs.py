@@ -177,7 +177,7 @@ def test_presets_and_files_that_the_guides_name_are_there() -> None:
 
 def test_flags_in_the_text_exist() -> None:
     """Also those that stand in a table, not in a console."""
-    known = {field.name for field in cli.config_fields()}
+    known = {field.name for method in methods() for field in cli.config_fields(method)}
     own = {"help"} | {
         name.rstrip("_")
         for verb in (*cli.VERBS.values(), *cli.DATA_VERBS.values())

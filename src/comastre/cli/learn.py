@@ -68,6 +68,7 @@ def learn(
         instant: Stop after one look at each image, which takes seconds and trains nothing.
         no_instant: Train at once, without that look before, and hand over what was trained.
         guarantee: exact: stop after that look, too, and show by comparing both models that no old score has moved.
+            --own_queries.number K trains K queries beside what stands still.
         same_class: A class of the data that is an old class by another name, such as Dog=dog; may be repeated.
         new_class: A class of the data that is new although it looks like another; may be repeated.
         only: Learn only this new class of the data, others count as unlabelled; may be repeated.
