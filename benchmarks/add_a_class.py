@@ -66,6 +66,9 @@ class Row:
 ROWS = {
     "learn --instant": Row({"instant": True}, trains=False),
     "learn --guarantee exact": Row({"guarantee": "exact"}, trains=False),
+    "learn --guarantee exact, 10 own queries": Row(
+        {"guarantee": "exact", "settings": {"comastre": {"own_queries": {"number": 10}}}}
+    ),
     "learn": Row(),
     TRAINED: Row({"instant": False}),
     "fine-tuning": Row(FINETUNE),

@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -34,6 +34,7 @@ NEW = "heart"
 COUNTS = (5, 10, 20, 40, 80)
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "learn": {},
+    "learn --unlabelled": {"unlabelled": True},
     "learn --instant": {"instant": True},
     "learn --no-instant": {"instant": False},
     "learn --guarantee exact": {"guarantee": "exact"},
@@ -44,6 +45,8 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "learn --method finetune": {"settings": {"method": "finetune"}},
 }
 TEST_IMAGES, TEST_SEED = 200, 900
+UNLABELLED_IMAGES, UNLABELLED_SEED = 60, 800
+"""Other images of all shapes, by which `learn --unlabelled` compares its two models."""
 
 
 def six_shapes(out: Path) -> Path:
@@ -108,7 +111,8 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     model = given.model or six_shapes(given.out / "six")
     known = store.load(model).classes.names
-    test = write(given.out / "test", _test_images(), (*known, NEW))
+    test = write(given.out / "test", _drawn("val", TEST_IMAGES, TEST_SEED), (*known, NEW))
+    unlabelled = write(given.out / "unlabelled", _drawn("train", UNLABELLED_IMAGES, UNLABELLED_SEED), ()) / "images"
     file = given.out / "cells.json"
     done = json.loads(file.read_text()) if file.exists() else {}
     if "before" not in done:
@@ -121,7 +125,10 @@ def main() -> None:
         key, name = f"{way} | {count} | {others} | {seed}", f"{count}-{others}-{seed}"
         if key not in done:
             data = write(given.out / f"data-{name}", samples(count, 500 + seed, others), (NEW,))
-            done[key] = cell(model, data, test, given.out / f"{way.replace(' ', '')}-{name}", WAYS[way], before)
+            options = dict(WAYS[way])
+            if "unlabelled" in options:
+                options["unlabelled"] = unlabelled
+            done[key] = cell(model, data, test, given.out / f"{way.replace(' ', '')}-{name}", options, before)
             file.write_text(json.dumps(done, indent=1))
         print(f"{key}: {done[key]}", flush=True)
     print(f"\nold classes before: {before:.1f}\n")
@@ -135,9 +142,9 @@ def _cost(cell: tuple[str, int, int]) -> tuple[int, int]:
     return seed, 0 if looks_only else count
 
 
-def _test_images() -> list[Sample]:
-    stream = drawn_once("val", 64, TEST_IMAGES, TEST_SEED)
-    return [stream[index] for index in range(TEST_IMAGES)]
+def _drawn(part: Literal["train", "val"], count: int, seed: int) -> list[Sample]:
+    stream = drawn_once(part, 64, count, seed)
+    return [stream[index] for index in range(count)]
 
 
 def print_table(done: Mapping[str, Mapping[str, Any]], given: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ ROWS = (
     "learn --instant",
     "learn --no-instant",
     "learn --guarantee exact",
+    "learn --guarantee exact, 10 own queries",
     "fine-tuning",
     "fine-tuning, classifier rebuilt",
     "fine-tuning, 100 old images",

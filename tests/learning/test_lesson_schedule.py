@@ -126,6 +126,17 @@ def test_few_images_are_learned_from_more_slowly():
         assert choose(TINY, amounts(), FOLDER, request).method_settings.optimiser.later_learning_rate == 3e-3
 
 
+def test_queries_that_move_nothing_old_learn_at_the_first_steps_rate():
+    rates = {"optimiser": {"learning_rate": 2e-3, "later_learning_rate": 4e-4}}
+    settings = trained(load_config("shapes-6-2", {"method": "comastre-exact", "comastre": rates}))
+
+    def rate(images, request):
+        return choose(settings, amounts(images), FOLDER, request).method_settings.optimiser.later_learning_rate
+
+    assert rate(60, {}) == rate(500, {}) == 2e-3
+    assert rate(60, {"comastre": {"optimiser": {"later_learning_rate": 1e-4}}}) == 1e-4
+
+
 def test_old_objects_teach_what_a_new_class_is_not():
     def chosen(model, old=6, new=1, changes=None):
         return choose(model, amounts(old=old, new=new, short_side=375), FOLDER, changes or {})

@@ -92,7 +92,7 @@ def choose(
     section = config.spec.section_name
     own = {} if amounts.first else config.method_settings.for_lesson(amounts.new_classes)
     chosen = {
-        section: merge(own, {"optimiser": {"later_learning_rate": _later_rate(config, amounts)}}),
+        section: merge({"optimiser": {"later_learning_rate": _later_rate(config, amounts)}}, own),
         "data": {**data, **varied, "crop": crop, "workers": 0 if on_small_images else 2},
         "continual": {"setting": amounts.setting, "protocol": "overlapped"},
         "training": {"batch_size": batch},
