@@ -24,8 +24,10 @@ from comastre.learning.verdict import ClassVerdict, Place, judge, nothing_learne
 PLACE = Place("new", "photos")
 
 
-def agreement(name, pixels, kept, images=9, became=()):
-    return ClassAgreement(name, images, images, pixels, kept, tuple(became), 0)
+def agreement(name, pixels, kept, images=9, became=(), kept_images=None):
+    """As much of its images as of its pixels, if nothing else is said."""
+    kept_images = images * kept // max(pixels, 1) if kept_images is None else kept_images
+    return ClassAgreement(name, images, kept_images, pixels, kept, tuple(became), 0)
 
 
 # --- counting without labels -----------------------------------------------------------------------------------------
@@ -158,6 +160,18 @@ def test_pixels_decide_without_scores():
     nothing = decide([changes[3]], False, 95.0)
     assert nothing.measure == "nothing" and not nothing.refused
     assert "not measured" in final_words.kept_sentence(nothing)
+
+
+def test_one_large_object_that_is_misnamed_is_not_a_class_that_is_gone():
+    """As of photographs of sofas: what the old model called a chair in one of six images became a sofa."""
+    person = ClassChange("person", False, agreement=agreement("person", 233289, 232952, images=13))
+
+    def decided(kept_images):
+        chair = agreement("chair", 9047, 2066, images=6, kept_images=kept_images)
+        return decide([ClassChange("chair", False, agreement=chair), person], False, None)
+
+    assert not decided(5).refused and decided(5).kept == pytest.approx((100 * 2066 / 9047 + 100 * 232952 / 233289) / 2)
+    assert not decided(2).lost and decided(1).lost == ("chair",) and decided(1).refused
 
 
 def rare(*kept):

@@ -129,7 +129,8 @@ def _by_pixels(old: Sequence[ClassChange], keep: float | None) -> Decision:
         # that one large object does not decide.
         kept = sum(each.images * (each.kept_share or 0.0) for each in found) / sightings
         doubt = _by_chance(kept, sightings) if keep is None else 0.0
-    judged = {each.name: each.kept_share for each in often}
+    # Gone is what few images show any more: one large object that was misnamed has most of a rare class's pixels.
+    judged = {each.name: max(each.kept_share or 0.0, each.kept or 0.0) for each in often}
     measure: Literal["pixels", "nothing"] = "pixels" if kept is not None else "nothing"
     return Decision(measure, kept, asked, _lost(judged, asked), (len(often), len(found)), doubt=doubt)
 
