@@ -4,7 +4,7 @@
 
 Trains the six shapes first, as `comastre demo` does, unless --model names such a model (one of an earlier version gets
 its statistics by benchmarks/add_statistics.py). A lesson has the first images of a seed that show a heart, labelled for
-it alone, and is told nothing else; its model is then scored on 200 other images that show all shapes, of which it may
+it alone, and is told nothing else; its model is then scored on 800 other images that show all shapes, of which it may
 know seven. Stopped, the same command goes on with the cells that are missing.
 """
 
@@ -44,7 +44,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     },
     "learn --method finetune": {"settings": {"method": "finetune"}},
 }
-TEST_IMAGES, TEST_SEED = 200, 900
+TEST_IMAGES, TEST_SEED = 800, 900
 UNLABELLED_IMAGES, UNLABELLED_SEED = 60, 800
 """Other images of all shapes, by which `learn --unlabelled` compares its two models."""
 
