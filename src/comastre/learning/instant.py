@@ -114,8 +114,7 @@ def _words(ending: Ending, outcome: Outcome, place: Path) -> str:
         text = (
             f"what it does to {standing.untold} cannot be told by these images: this model will be handed over, and "
             "the trained one kept if the gate lets it pass; --unlabelled FOLDER or --old-val DATA, of images that show "
-            "old classes, lets it count, --instant leaves it out, and --guarantee exact --own_queries.number 10 trains "
-            "more of the new without moving anything old"
+            "old classes, lets it count, --instant leaves it out"
         )
         lines.append(("the training", text))
     lines.append(("to use meanwhile", str(place)))
