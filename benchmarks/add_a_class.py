@@ -87,8 +87,8 @@ def cells(seeds: Sequence[int], rows: Sequence[str]) -> Iterator[Key]:
     for some in (quick, long):
         for seed in seeds:
             yield from (Key(row, name, IMAGES, seed) for name in CLASSES for row in some)
-    learned = [row for row in rows if row.startswith("learn")]
-    for some in ([row for row in learned if row != TRAINED], [row for row in learned if row == TRAINED]):
+    from_images = [row for row in rows if not ROWS[row].joint]
+    for some in ([row for row in from_images if row != TRAINED], [row for row in from_images if row == TRAINED]):
         for seed in seeds:
             for name, counts in FEWER.items():
                 yield from (Key(row, name, count, seed) for count in counts for row in some)

@@ -26,7 +26,7 @@ def tables(benchmark: ModuleType) -> ModuleType:
 
 def test_every_lesson_is_there_once_seconds_first_and_what_is_given_last(benchmark: ModuleType) -> None:
     every = list(benchmark.cells((0, 1), list(benchmark.ROWS)))
-    assert len(set(every)) == len(every) == 10 * 5 * 2 + 5 * 4 * 2
+    assert len(set(every)) == len(every) == 10 * 5 * 2 + 9 * 4 * 2
     assert [cell.row for cell in every[-10:]] == ["joint"] * 10 and all(cell.row != "joint" for cell in every[:-10])
     assert {cell.row for cell in every[:20]} == {"learn --instant", "learn --guarantee exact"}
     # What `learn` keeps aside is known before it would be trained again.
