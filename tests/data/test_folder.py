@@ -66,6 +66,7 @@ def test_without_a_split_a_fixed_share_is_held_out(tmp_path, place):
         ("classes.txt", "cat\n\n dog \n", (("cat", "dog"), True)),
         ("classes.txt", "Background\ncat\n", (("cat",), True)),
         ("classes.txt", "void\ncat\n", (("cat",), False)),
+        ("classes.txt", "_background_\ncat\n", (("cat",), True)),
         ("classes.json", '["cat", "dog"]', (("cat", "dog"), True)),
         ("classes.json", '{"classes": ["background", "cat"]}', (("cat",), True)),
         ("classes.json", '{"2": "dog", "1": "cat"}', (("cat", "dog"), True)),
@@ -88,6 +89,7 @@ def test_lists_of_classes(tmp_path, file, content, expected):
         ("classes.json", "[1]", "must be a list of names"),
         ("classes.json", "{", "cannot be read as JSON"),
         ("classes.json", '{"1": "cat", "3": "dog"}', r"without gaps, not \[0, 1, 3\]"),
+        ("classes.json", '{"0": "cat", "1": "dog"}', "gives id 0 to 'cat', but 0 is what has no class"),
         ("classes.json", json.dumps([f"c{number}" for number in range(255)]), "255 classes but 1 to 254"),
     ],
 )

@@ -133,7 +133,7 @@ def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
     path, names = _listed_classes(base)
     has_background = True
     if _names_zero(names):
-        has_background = names[0].lower() == "background"
+        has_background = _zero_name(names[0]) == "background"
         names = names[1:]
     for number, name in enumerate(names, start=1):
         if problem := name_problem(name):
@@ -144,7 +144,12 @@ def read_classes(base: Path) -> tuple[tuple[str, ...], bool]:
 
 def _names_zero(names: Sequence[str]) -> bool:
     """Whether a list begins with what id 0 is."""
-    return bool(names) and names[0].lower() in ("background", *_VOID)
+    return bool(names) and _zero_name(names[0]) in ("background", *_VOID)
+
+
+def _zero_name(name: str) -> str:
+    """A name as it is compared with those of id 0, which labelling tools put between underscores."""
+    return name.strip("_").lower()
 
 
 def _listed_classes(base: Path) -> tuple[Path, list[str]]:
@@ -180,8 +185,12 @@ def _from_json(path: Path) -> list[str]:
             f'{path} must be a list of names, a list of {{"id": 1, "name": "cat"}}, or {{"1": "cat", ...}}.'
         ) from None
     by_id = {number: name for number, name in by_id.items() if number != IGNORE}
-    if 0 not in by_id:
-        by_id[0] = "background"
+    if not _names_zero([by_id.setdefault(0, "background")]):
+        # Counted as a list it would be class 1, and every mask would be read under the name of its neighbour.
+        raise UserError(
+            f"{path} gives id 0 to {by_id[0][:40]!r}, but 0 is what has no class: count the classes from 1, in the "
+            "masks too, or call id 0 background."
+        )
     if sorted(by_id) != list(range(len(by_id))):
         raise UserError(f"{path} must number the classes 1, 2, 3, ... without gaps, not {sorted(by_id)[:12]}.")
     return [by_id[number] for number in sorted(by_id)]
