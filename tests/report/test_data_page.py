@@ -27,11 +27,12 @@ def test_a_page_shows_samples_and_shares(tmp_path, capsys):
     assert "16.67 %" in text and "8.33 %" in text and str(tmp_path) not in text
     mine = tmp_path / "mine.html"
     mine.write_text("a diary")
+    capsys.readouterr()
     with pytest.raises(UserError, match=r"--preview .*mine.html is there already and is not a report"):
         check(root, "--preview", mine)
     with pytest.raises(UserError, match=r"--preview .* is a folder: name a file"):
         check(root, "--preview", tmp_path)
-    assert mine.read_text() == "a diary"
+    assert mine.read_text() == "a diary" and not capsys.readouterr().out.strip(), "refused before anything is read"
 
 
 def test_the_labels_are_drawn_where_they_are(tmp_path):

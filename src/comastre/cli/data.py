@@ -104,6 +104,11 @@ def check(
         raise UserError(f"--processes is {processes} but must be 1 or more")
     from comastre.stream.check import check_data, render
 
+    if preview is not None:
+        from comastre.report.write import refuse_foreign
+
+        refuse_foreign(preview, "--preview")  # before a large dataset is read for it
+
     # Of a user's own data without a word on steps, nothing is asked but what `learn` asks; public data is complete.
     for_a_setting = found is None or "continual" in settings or find_dataset(found.dataset).has_validation is None
     report = check_data(config, processes, found, for_a_setting)
