@@ -64,6 +64,8 @@ def test_differences_are_paired_and_said_with_their_verdict() -> None:
     assert len(rows) == 6  # without the ceiling
     single = made_study({"a": [1.0], "b": [2.0]})
     assert "One pair alone says nothing" in " ".join(difference_words(single, single.settings[0], "paper"))
+    level = made_study({"a": [1.0, 2.0], "b": [1.01, 2.01]})
+    assert "a (+0.0 ± 0.0 over 2 pairs)" in " ".join(difference_words(level, level.settings[0], "paper")), "no -0.0"
 
 
 def test_the_order_of_rows_is_compared_with_the_papers() -> None:

@@ -265,7 +265,7 @@ def _differences_of(
         for other in names:
             difference = found.get((one, other))
             mean = None if difference is None else difference.differences.mean
-            text = "" if mean is None else f"{mean:+.1f}"
+            text = "" if mean is None else f"{mean:+z.1f}"
             shown.append(f"**{text}**" if difference is not None and difference.verdict == "beyond" else text)
         lines.append(_line(shown))
     return "\n".join(lines) + "\n"

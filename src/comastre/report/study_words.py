@@ -63,7 +63,7 @@ def difference_words(study: StudyFound, setting: SettingFound, convention: str) 
 def _behind(each: Against) -> str:
     mean, deviation = each.difference.differences.mean, each.difference.differences.deviation
     spread = "" if deviation is None else f" ± {deviation:.1f} over {each.difference.pairs} pairs"
-    return f"{each.row} ({mean or 0.0:+.1f}{spread})"
+    return f"{each.row} ({mean or 0.0:+z.1f}{spread})"
 
 
 def agreement_words(study: StudyFound, setting: SettingFound, convention: str) -> list[str]:
